@@ -1,0 +1,11 @@
+//! The pure part of Molt: what a token, a trajectory and a batch are, and every rule that needs no I/O.
+//!
+//! This crate knows no file, no clock, no thread, no tensor and no plugin runtime: values in, values out.
+
+pub mod chat;
+pub mod ids;
+pub mod outcome;
+pub mod sampling;
+pub mod seed;
+pub mod settings;
+pub mod trajectory;

@@ -1,0 +1,71 @@
+//! How a rollout ended. Every rollout that was started has exactly one outcome.
+
+use crate::chat::Task;
+use crate::ids::{GroupId, RolloutId};
+use crate::trajectory::Trajectory;
+
+/// The end of one rollout.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// Scored, and fit to train on.
+    Finished(Box<Trajectory>),
+    /// Not trained on, and counted by reason.
+    Dropped(Dropped),
+}
+
+/// A rollout that is not trained on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dropped {
+    pub rollout: RolloutId,
+    pub reason: DropReason,
+    /// A sentence for people: which plugin, which limit, what it said.
+    pub detail: String,
+}
+
+/// Why a rollout was dropped. The label of each names it in metrics and in `summary.json`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DropReason {
+    /// The rendered prompt leaves no room for a turn.
+    PromptTooLong,
+    /// Nothing was sampled, so there is nothing to train.
+    NoActionTokens,
+    /// Neither the environment nor a reward plugin scored the rollout.
+    NoReward,
+    /// A plugin failed; the text is the kind of failure, e.g. `cpu-limit` or `trap`.
+    Plugin(&'static str),
+}
+
+impl DropReason {
+    /// Whether a plugin is to blame, which counts towards the run's error rate.
+    pub fn is_plugin(self) -> bool {
+        matches!(self, DropReason::Plugin(_))
+    }
+
+    /// The name in metrics.
+    pub fn label(self) -> &'static str {
+        match self {
+            DropReason::PromptTooLong => "prompt-too-long",
+            DropReason::NoActionTokens => "no-action-tokens",
+            DropReason::NoReward => "no-reward",
+            DropReason::Plugin(kind) => kind,
+        }
+    }
+}
+
+/// All rollouts of one dispatched prompt, in member order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Group {
+    pub id: GroupId,
+    pub task: Task,
+    pub outcomes: Vec<Outcome>,
+}
+
+impl Group {
+    /// The rollouts that can be trained on.
+    pub fn finished(&self) -> impl Iterator<Item = &Trajectory> {
+        self.outcomes.iter().filter_map(|outcome| match outcome {
+            Outcome::Finished(trajectory) => Some(trajectory.as_ref()),
+            Outcome::Dropped(_) => None,
+        })
+    }
+}

@@ -1,0 +1,494 @@
+//! Every setting of a run: one dotted namespace (`train.async_queue_size`), given by flags or a TOML file.
+//!
+//! The doc comment of a field is its help text. A field exists in the settings of a command only if that
+//! command reads it, so a key that would do nothing is an unknown key.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Settings of `molt train`: reinforcement learning.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct TrainSettings {
+    pub run: Run,
+    pub model: Model,
+    pub data: Data,
+    pub agent: Agent,
+    pub reward: Reward,
+    pub plugins: Plugins,
+    pub rollout: Rollout,
+    pub generator: Generator,
+    pub algo: Algo,
+    pub train: Train,
+    pub optim: Optim,
+    pub eval: Eval,
+    pub log: Log,
+}
+
+/// Settings of `molt sft`: supervised fine-tuning.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct SftSettings {
+    pub run: Run,
+    pub model: Model,
+    pub data: SftData,
+    pub sft: Sft,
+    pub optim: Optim,
+}
+
+/// Settings of `molt eval`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct EvalSettings {
+    pub run: Run,
+    pub model: Model,
+    pub data: EvalData,
+    pub agent: Agent,
+    pub reward: Reward,
+    pub plugins: Plugins,
+    pub generator: Generator,
+    pub eval: Eval,
+}
+
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Run {
+    /// Where everything of the run is written; must not exist yet, or be empty. Unset: runs/COMMAND-TIME.
+    pub dir: Option<PathBuf>,
+    /// The seed that every random number of the run derives from.
+    pub seed: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Model {
+    /// A Hugging Face model directory: config.json, *.safetensors, tokenizer.json. Required.
+    pub path: PathBuf,
+    /// A Jinja chat template to use in place of the model's own.
+    pub chat_template: Option<PathBuf>,
+}
+
+/// What to do with a row of a data file that cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum BadRow {
+    /// Refuse to start, naming file and line.
+    #[default]
+    Refuse,
+    /// Leave the row out, and say how many were.
+    Skip,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Data {
+    /// Prompts to train on: a file with one JSON object per line. Required.
+    pub prompts: PathBuf,
+    /// The column with the prompt: a string (one user message) or a list of messages.
+    pub prompt_key: String,
+    /// The column with the expected answer; a row may lack it.
+    pub label_key: String,
+    /// What to do with a malformed row: refuse or skip.
+    pub on_bad_row: BadRow,
+    /// Passes over the prompts.
+    pub passes: u64,
+    /// Shuffle the prompts anew in every pass.
+    pub shuffle: bool,
+}
+
+impl Default for Data {
+    fn default() -> Self {
+        Self {
+            prompts: PathBuf::new(),
+            prompt_key: "prompt".into(),
+            label_key: "answer".into(),
+            on_bad_row: BadRow::default(),
+            passes: 1,
+            shuffle: true,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct EvalData {
+    /// The column with the prompt: a string (one user message) or a list of messages.
+    pub prompt_key: String,
+    /// The column with the expected answer; a row may lack it.
+    pub label_key: String,
+    /// What to do with a malformed row: refuse or skip.
+    pub on_bad_row: BadRow,
+}
+
+impl Default for EvalData {
+    fn default() -> Self {
+        let data = Data::default();
+        Self { prompt_key: data.prompt_key, label_key: data.label_key, on_bad_row: data.on_bad_row }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct SftData {
+    /// Conversations to learn from: a file with one JSON object per line. Required.
+    pub conversations: PathBuf,
+    /// The column with the conversation: a list of messages, or a string that is the user's message.
+    pub prompt_key: String,
+    /// The column with the reply, when the conversation column holds only the prompt.
+    pub reply_key: String,
+    /// What to do with a malformed row, or one longer than the context: refuse or skip.
+    pub on_bad_row: BadRow,
+}
+
+impl Default for SftData {
+    fn default() -> Self {
+        Self {
+            conversations: PathBuf::new(),
+            prompt_key: "prompt".into(),
+            reply_key: "answer".into(),
+            on_bad_row: BadRow::default(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Agent {
+    /// The environment plugin that drives an episode: a name, name@version or a path to a .wasm file.
+    pub name: String,
+    /// Turns of the model per episode at most; an episode that reaches it ends as truncated.
+    pub max_turns: u32,
+}
+
+impl Default for Agent {
+    fn default() -> Self {
+        Self { name: "single-turn".into(), max_turns: 10 }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Reward {
+    /// The reward plugin that scores a finished rollout; its score is added to what the environment gave.
+    pub name: Option<String>,
+    /// The reward of an output that cannot be scored, unless the batch holds a lower one.
+    pub lowest: f64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Plugins {
+    /// Directories to look for plugins in, before the standard ones.
+    pub path: Vec<PathBuf>,
+    /// The run stops when more than this share of the last `error_window` rollouts failed in a plugin.
+    pub max_error_rate: f64,
+    /// How many of the latest rollouts the error rate is taken over.
+    pub error_window: usize,
+    /// Limits of every plugin.
+    pub limits: Limits,
+    /// Limits of single plugins by name, e.g. [plugins.only.math] cpu_ms = 500.
+    pub only: BTreeMap<String, LimitOverrides>,
+}
+
+impl Default for Plugins {
+    fn default() -> Self {
+        Self {
+            path: Vec::new(),
+            max_error_rate: 0.2,
+            error_window: 64,
+            limits: Limits::default(),
+            only: BTreeMap::new(),
+        }
+    }
+}
+
+/// What one plugin instance may use.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Limits {
+    /// Linear memory of one instance, in MiB.
+    pub memory_mib: u64,
+    /// CPU time of one call, in milliseconds.
+    pub cpu_ms: u64,
+    /// Data that one call may return, in KiB.
+    pub output_kib: u64,
+    /// What one instance may print, in KiB; the rest is cut off.
+    pub log_kib: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { memory_mib: 256, cpu_ms: 2000, output_kib: 8192, log_kib: 64 }
+    }
+}
+
+/// Limits of one plugin; what is unset is taken from the limits of all.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct LimitOverrides {
+    /// Linear memory of one instance, in MiB.
+    pub memory_mib: Option<u64>,
+    /// CPU time of one call, in milliseconds.
+    pub cpu_ms: Option<u64>,
+    /// Data that one call may return, in KiB.
+    pub output_kib: Option<u64>,
+    /// What one instance may print, in KiB.
+    pub log_kib: Option<u64>,
+}
+
+impl Plugins {
+    /// The limits of the plugin called `name`.
+    pub fn limits_of(&self, name: &str) -> Limits {
+        let (all, one) = (self.limits, self.only.get(name).copied().unwrap_or_default());
+        Limits {
+            memory_mib: one.memory_mib.unwrap_or(all.memory_mib),
+            cpu_ms: one.cpu_ms.unwrap_or(all.cpu_ms),
+            output_kib: one.output_kib.unwrap_or(all.output_kib),
+            log_kib: one.log_kib.unwrap_or(all.log_kib),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Rollout {
+    /// Prompts per training batch.
+    pub batch_size: usize,
+    /// Rollouts of each prompt.
+    pub samples_per_prompt: u32,
+    /// Divides the logits, in the rollout and in training alike.
+    pub temperature: f64,
+    /// Tokens per turn of the model at most.
+    pub max_new_tokens: usize,
+    /// Tokens per rollout at most, prompt included. Unset: the model's context.
+    pub max_context: Option<usize>,
+    /// Strings that end a turn, besides the model's own end-of-turn tokens.
+    pub stop: Vec<String>,
+}
+
+impl Default for Rollout {
+    fn default() -> Self {
+        Self {
+            batch_size: 16,
+            samples_per_prompt: 8,
+            temperature: 1.0,
+            max_new_tokens: 256,
+            max_context: None,
+            stop: Vec::new(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Generator {
+    /// Sequences decoded together at most.
+    pub max_sequences: usize,
+    /// Prompt tokens that one step may prefill, padding included, so that running sequences are not held up.
+    pub prefill_tokens: usize,
+}
+
+impl Default for Generator {
+    fn default() -> Self {
+        Self { max_sequences: 64, prefill_tokens: 4096 }
+    }
+}
+
+/// What the policy's probability of a token is compared with in the loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Importance {
+    /// The probability it was sampled with: corrects for older weights, within the clip range.
+    #[default]
+    Sampled,
+    /// Nothing: the plain policy gradient. Only where every token was sampled by the weights being trained.
+    None,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Algo {
+    /// The estimator plugin that turns rewards into advantages.
+    pub estimator: String,
+    /// Discount per action token, for estimators that discount.
+    pub gamma: f32,
+    /// Trace decay of GAE, for estimators that use it.
+    pub lambda: f32,
+    /// What a token's probability is compared with in the loss: sampled or none.
+    pub importance: Importance,
+    /// The probability ratio is clipped at 1 minus this.
+    pub clip_low: f64,
+    /// The probability ratio is clipped at 1 plus this.
+    pub clip_high: f64,
+}
+
+impl Default for Algo {
+    fn default() -> Self {
+        Self {
+            estimator: "grpo".into(),
+            gamma: 1.0,
+            lambda: 1.0,
+            importance: Importance::default(),
+            clip_low: 0.2,
+            clip_high: 0.2,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Train {
+    /// Strictly on-policy: generate a batch, train on it, publish the weights, and only then go on.
+    pub sync: bool,
+    /// Training batches that generation may run ahead of the trainer; 0 waits for every update.
+    pub async_queue_size: usize,
+    /// Optimiser steps that each batch is split into.
+    pub steps_per_batch: usize,
+    /// Tokens of one forward and backward at most, padding included. Changes memory and speed, not the update.
+    pub micro_batch_tokens: usize,
+    /// Stop after this many batches. Unset: when the data ends.
+    pub max_steps: Option<u64>,
+    /// The run stops when a token sampled by the weights being trained has a log-probability that differs
+    /// by more than this between rollout and training.
+    pub max_logprob_gap: f64,
+    /// Evaluate after every so many steps, and at the end. Unset: only at the end.
+    pub eval_every: Option<u64>,
+    /// Evaluate before the first step.
+    pub eval_at_start: bool,
+}
+
+impl Default for Train {
+    fn default() -> Self {
+        Self {
+            sync: false,
+            async_queue_size: 1,
+            steps_per_batch: 1,
+            micro_batch_tokens: 8192,
+            max_steps: None,
+            max_logprob_gap: 1e-2,
+            eval_every: None,
+            eval_at_start: true,
+        }
+    }
+}
+
+/// How the learning rate moves after the warm-up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Schedule {
+    #[default]
+    Constant,
+    Linear,
+    Cosine,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Optim {
+    /// Peak learning rate of AdamW.
+    pub lr: f64,
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Added to the root of the second moment.
+    pub eps: f64,
+    /// Decoupled weight decay, on matrices only.
+    pub weight_decay: f64,
+    /// The gradient is scaled down to this L2 norm; 0 leaves it as it is.
+    pub max_grad_norm: f64,
+    /// The learning rate after the warm-up: constant, linear or cosine.
+    pub schedule: Schedule,
+    /// Steps over which the learning rate rises linearly from lr / warmup_steps.
+    pub warmup_steps: u64,
+    /// Where linear and cosine end, as a share of the peak.
+    pub min_lr_ratio: f64,
+}
+
+impl Default for Optim {
+    fn default() -> Self {
+        Self {
+            lr: 1e-6,
+            beta1: 0.9,
+            beta2: 0.95,
+            eps: 1e-8,
+            weight_decay: 0.0,
+            max_grad_norm: 1.0,
+            schedule: Schedule::default(),
+            warmup_steps: 0,
+            min_lr_ratio: 0.1,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Sft {
+    /// Passes over the conversations.
+    pub passes: u64,
+    /// Conversations per optimiser step.
+    pub batch_size: usize,
+    /// Tokens of one forward and backward at most, padding included.
+    pub micro_batch_tokens: usize,
+    /// Tokens per conversation at most; a longer one is a bad row. Unset: the model's context.
+    pub max_context: Option<usize>,
+    /// Stop after this many steps. Unset: when the data ends.
+    pub max_steps: Option<u64>,
+}
+
+impl Default for Sft {
+    fn default() -> Self {
+        Self { passes: 1, batch_size: 32, micro_batch_tokens: 8192, max_context: None, max_steps: None }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Eval {
+    /// Prompts to evaluate on, never trained: a file with one JSON object per line.
+    pub prompts: Option<PathBuf>,
+    /// Rollouts of each prompt.
+    pub samples: u32,
+    /// The k of pass@k, each at most `samples`.
+    pub k: Vec<u32>,
+    /// Divides the logits. 0 takes the most likely token.
+    pub temperature: f64,
+    /// Keeps the smallest set of most likely tokens whose mass reaches this.
+    pub top_p: f64,
+    /// Tokens per turn of the model at most.
+    pub max_new_tokens: usize,
+    /// Tokens per rollout at most, prompt included. Unset: the model's context.
+    pub max_context: Option<usize>,
+    /// Strings that end a turn, besides the model's own end-of-turn tokens.
+    pub stop: Vec<String>,
+}
+
+impl Default for Eval {
+    fn default() -> Self {
+        Self {
+            prompts: None,
+            samples: 1,
+            k: vec![1],
+            temperature: 1.0,
+            top_p: 1.0,
+            max_new_tokens: 256,
+            max_context: None,
+            stop: Vec::new(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Log {
+    /// Write the trajectories of every so many steps, the first and the last included.
+    pub trajectories_every: u64,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { trajectories_every: 10 }
+    }
+}

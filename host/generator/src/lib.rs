@@ -1,0 +1,51 @@
+//! Token-exact sampling under a known weight version.
+
+use molt_core::ids::{Token, WeightVersion};
+use molt_core::sampling::{Finish, Sampling};
+use molt_core::trajectory::Sampled;
+use std::future::Future;
+use tch::Tensor;
+
+/// One turn to sample.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The exact tokens so far; at least one.
+    pub prompt: Vec<Token>,
+    pub sampling: Sampling,
+    /// Decides every random choice of this turn.
+    pub seed: u64,
+}
+
+/// A sampled turn, in order. Empty only when `sampling.max_tokens` is 0.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Generation {
+    pub sampled: Vec<Sampled>,
+    pub finish: Finish,
+}
+
+/// New weights: all parameters under their Hugging Face names, not shared with the trainer.
+#[derive(Debug)]
+pub struct WeightUpdate {
+    pub version: WeightVersion,
+    pub parameters: Vec<(String, Tensor)>,
+}
+
+/// Why a turn was not sampled or weights were not loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum GeneratorError {
+    #[error("a prompt of {prompt} tokens leaves no room in a context of {context}")]
+    PromptTooLong { prompt: usize, context: usize },
+    #[error("weights of version {version} do not fit the model: {detail}")]
+    Weights { version: WeightVersion, detail: String },
+    #[error("the generator stopped: {0}")]
+    Stopped(String),
+}
+
+/// Samples turns. Implemented by the embedded engine, and by remote servers.
+pub trait Generator: Send + Sync + 'static {
+    /// Ids in; ids, log-probabilities and weight versions out.
+    fn generate(&self, request: Request) -> impl Future<Output = Result<Generation, GeneratorError>> + Send;
+
+    /// Pauses, swaps, resumes. Turns in flight are kept, and go on under the new weights.
+    fn load_weights(&self, update: WeightUpdate) -> impl Future<Output = Result<(), GeneratorError>> + Send;
+}
