@@ -4,8 +4,11 @@
 
 pub mod chat;
 pub mod ids;
+pub mod microbatch;
 pub mod outcome;
 pub mod sampling;
+pub mod schedule;
 pub mod seed;
 pub mod settings;
 pub mod trajectory;
+pub mod whiten;
