@@ -4,11 +4,14 @@
 
 pub mod chat;
 pub mod ids;
+pub mod ledger;
 pub mod microbatch;
 pub mod outcome;
+pub mod passk;
 pub mod sampling;
 pub mod schedule;
 pub mod seed;
 pub mod settings;
 pub mod trajectory;
 pub mod whiten;
+pub mod window;

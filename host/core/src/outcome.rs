@@ -31,14 +31,18 @@ pub enum DropReason {
     NoActionTokens,
     /// Neither the environment nor a reward plugin scored the rollout.
     NoReward,
+    /// The chat template refuses the messages that the environment gave.
+    Unrenderable,
+    /// Too few rollouts of its group could be trained on, so the whole group was given up.
+    GroupUnusable,
     /// A plugin failed; the text is the kind of failure, e.g. `cpu-limit` or `trap`.
     Plugin(&'static str),
 }
 
 impl DropReason {
-    /// Whether a plugin is to blame, which counts towards the run's error rate.
+    /// Whether a plugin is to blame, by failing or by its messages: counts towards the run's error rate.
     pub fn is_plugin(self) -> bool {
-        matches!(self, DropReason::Plugin(_))
+        matches!(self, DropReason::Plugin(_) | DropReason::Unrenderable)
     }
 
     /// The name in metrics.
@@ -47,6 +51,8 @@ impl DropReason {
             DropReason::PromptTooLong => "prompt-too-long",
             DropReason::NoActionTokens => "no-action-tokens",
             DropReason::NoReward => "no-reward",
+            DropReason::Unrenderable => "unrenderable",
+            DropReason::GroupUnusable => "group-unusable",
             DropReason::Plugin(kind) => kind,
         }
     }

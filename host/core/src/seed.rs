@@ -15,6 +15,8 @@ pub enum Purpose {
     Init,
     /// One evaluation rollout: kept apart so that evaluating does not change training.
     Eval { row: u64, sample: u32, turn: u32 },
+    /// A plugin's virtual randomness during one evaluation rollout.
+    EvalPlugin { row: u64, sample: u32 },
 }
 
 /// A 64-bit seed for `purpose` under the run's seed.
@@ -29,8 +31,22 @@ pub fn derive(run: u64, purpose: Purpose) -> u64 {
         Purpose::Shuffle { pass } => [3, pass, 0, 0],
         Purpose::Init => [4, 0, 0, 0],
         Purpose::Eval { row, sample, turn } => [5, row, u64::from(sample), u64::from(turn)],
+        Purpose::EvalPlugin { row, sample } => [6, row, u64::from(sample), 0],
     };
-    words.iter().fold(mix(run), |state, word| mix(state ^ mix(*word)))
+    // The run is mixed twice, or run 1 for purpose 2 would be run 2 for purpose 1.
+    words.iter().fold(mix(mix(run)), |state, word| mix(state ^ mix(*word)))
+}
+
+/// A random order of `0..len` (Fisher–Yates), the same for the same seed on every machine.
+pub fn permutation(seed: u64, len: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..len).collect();
+    for i in (1..len).rev() {
+        let word = mix(seed ^ mix(i as u64));
+        // The high half of word * (i + 1) is uniform on 0..=i up to 2^-64 * (i + 1).
+        let j = (u128::from(word) * (i as u128 + 1)) >> 64;
+        order.swap(i, j as usize);
+    }
+    order
 }
 
 /// The finaliser of SplitMix64 (Steele, Lea, Flood 2014), a bijection that scrambles every bit.
@@ -66,8 +82,37 @@ mod tests {
                     }
                 }
             }
+            for row in 0..20 {
+                for sample in 0..4 {
+                    assert!(seen.insert(derive(run, Purpose::EvalPlugin { row, sample })));
+                }
+            }
             assert!(seen.insert(derive(run, Purpose::Init)));
             assert!(seen.insert(derive(run, Purpose::Shuffle { pass: 0 })));
         }
+    }
+
+    #[test]
+    fn every_order_is_about_as_likely() {
+        let mut counts = std::collections::BTreeMap::new();
+        for pass in 0..6000 {
+            let order = permutation(derive(3, Purpose::Shuffle { pass }), 3);
+            *counts.entry(order).or_insert(0u32) += 1;
+        }
+        assert_eq!(counts.len(), 6);
+        // 1000 expected of each; 150 is five standard deviations.
+        assert!(counts.values().all(|n| n.abs_diff(1000) < 150), "{counts:?}");
+    }
+
+    #[test]
+    fn an_order_holds_everything_once_and_repeats() {
+        for len in [0, 1, 2, 100] {
+            let order = permutation(9, len);
+            assert_eq!(order, permutation(9, len));
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, (0..len).collect::<Vec<_>>());
+        }
+        assert_ne!(permutation(9, 100), permutation(10, 100));
     }
 }

@@ -86,7 +86,7 @@ pub struct Trajectory {
     pub messages: Vec<Message>,
     /// The model's last turn as text.
     pub completion: String,
-    /// The last turn ended because it ran out of tokens.
+    /// The last turn ran out of tokens, or the episode out of turns or context, before it was over.
     pub truncated: bool,
     pub reward: Reward,
     /// The agent's and the reward's own metrics.
@@ -139,10 +139,7 @@ mod tests {
         let version = WeightVersion(7);
         segment.push_turn(
             0,
-            &[
-                Sampled { token: 90, logprob: -0.3, version },
-                Sampled { token: 91, logprob: -0.4, version },
-            ],
+            &[Sampled { token: 90, logprob: -0.3, version }, Sampled { token: 91, logprob: -0.4, version }],
         );
         segment.push_context(&[50, 51]);
         segment.push_turn(1, &[Sampled { token: 92, logprob: -0.5, version: WeightVersion(8) }]);
