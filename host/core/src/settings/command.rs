@@ -1,0 +1,87 @@
+//! What the settings of every command have in common.
+
+use super::{EvalSettings, SftSettings, TrainSettings, overlay};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fmt;
+
+/// The settings of one command.
+pub trait Settings: Serialize + DeserializeOwned + JsonSchema + Default {
+    /// Checks everything that needs no I/O.
+    ///
+    /// # Errors
+    /// All problems together.
+    fn validate(&self) -> Result<(), SettingsError>;
+
+    /// The resolved settings as a TOML file that [`super::load`] reads back unchanged.
+    ///
+    /// # Errors
+    /// A path that is not UTF-8.
+    fn to_toml(&self) -> Result<String, SettingsError> {
+        overlay::write(self)
+    }
+}
+
+impl Settings for TrainSettings {
+    fn validate(&self) -> Result<(), SettingsError> {
+        none_of(self.problems())
+    }
+}
+
+impl Settings for SftSettings {
+    fn validate(&self) -> Result<(), SettingsError> {
+        none_of(self.problems())
+    }
+}
+
+impl Settings for EvalSettings {
+    fn validate(&self) -> Result<(), SettingsError> {
+        none_of(self.problems())
+    }
+}
+
+fn none_of(problems: Vec<Problem>) -> Result<(), SettingsError> {
+    if problems.is_empty() { Ok(()) } else { Err(SettingsError { problems }) }
+}
+
+/// Everything that is wrong with the settings; at least one problem.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SettingsError {
+    pub problems: Vec<Problem>,
+}
+
+/// One thing that is wrong with the settings.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// The file is no TOML.
+    #[error("{place}: {detail}")]
+    Syntax { place: String, detail: String },
+    /// A key that the command does not have.
+    #[error("{place}: there is no setting {key}{}", suggestion(.nearest))]
+    Unknown { place: String, key: String, nearest: Option<String> },
+    /// A value of the wrong type.
+    #[error("{place}: {key} is {value}, but must be {expected}")]
+    Type { place: String, key: String, value: String, expected: String },
+    /// A value that cannot be used, by itself or together with another.
+    #[error("{key} {sentence}")]
+    Invalid { key: String, sentence: String },
+}
+
+fn suggestion(nearest: &Option<String>) -> String {
+    nearest.as_ref().map(|name| format!("; did you mean {name}?")).unwrap_or_default()
+}
+
+impl fmt::Display for SettingsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, problem) in self.problems.iter().enumerate() {
+            write!(f, "{}{problem}", if i == 0 { "" } else { "\n" })?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for SettingsError {}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,200 @@
+use crate::settings::*;
+use proptest::prelude::*;
+use std::path::Path;
+
+fn flags(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    pairs.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect()
+}
+
+fn train(file: &str, pairs: &[(&str, &str)]) -> Result<TrainSettings, SettingsError> {
+    load(Some((Path::new("run.toml"), file)), &flags(pairs))
+}
+
+fn message<T: std::fmt::Debug>(result: Result<T, SettingsError>) -> String {
+    result.expect_err("must be refused").to_string()
+}
+
+/// Settings that validate, so that a test changes one thing.
+const GOOD: &str = "[model]\npath = 'm'\n[data]\nprompts = 'p.jsonl'\n";
+
+fn refused(pairs: &[(&str, &str)]) -> String {
+    message(train(GOOD, pairs).expect("loads").validate())
+}
+
+#[test]
+fn flags_win_over_the_file_and_the_file_over_defaults() {
+    let file = "[train]\nasync_queue_size = 3\nmicro_batch_tokens = 17\n[optim]\nlr = 1\n";
+    let settings = train(file, &[("train.async_queue_size", "5")]).expect("loads");
+    assert_eq!(settings.train.async_queue_size, 5);
+    assert_eq!(settings.train.micro_batch_tokens, 17);
+    assert_eq!(settings.optim.lr, 1.0, "a whole number is a number");
+    assert_eq!(settings.rollout, Rollout::default());
+    assert_eq!(train("", &[]).expect("loads"), TrainSettings::default());
+}
+
+#[test]
+fn every_kind_of_value_is_read_from_a_flag() {
+    let settings = train(
+        "",
+        &[
+            ("train.sync", "true"),
+            ("run.dir", "/tmp/x"),
+            ("eval.k", "1,4"),
+            ("eval.samples", "4"),
+            ("rollout.stop", "</a>,;"),
+            ("eval.stop", r#"["a,b", "\n"]"#),
+            ("algo.importance", "none"),
+            ("reward.lowest", "-1.5"),
+            ("plugins.path", "a,b"),
+            ("plugins.only.math.cpu_ms", "500"),
+        ],
+    )
+    .expect("loads");
+    assert!(settings.train.sync);
+    assert_eq!(settings.run.dir.as_deref(), Some(Path::new("/tmp/x")));
+    assert_eq!(settings.eval.k, [1, 4]);
+    assert_eq!(settings.rollout.stop, ["</a>", ";"]);
+    assert_eq!(settings.eval.stop, ["a,b", "\n"]);
+    assert_eq!(settings.algo.importance, Importance::None);
+    assert_eq!(settings.reward.lowest, -1.5);
+    assert_eq!(settings.plugins.path, [Path::new("a"), Path::new("b")]);
+    assert_eq!(settings.plugins.limits_of("math").cpu_ms, 500);
+    assert_eq!(settings.plugins.limits_of("grpo").cpu_ms, 2000);
+}
+
+#[test]
+fn unknown_keys_and_wrong_types_are_all_reported_with_their_place() {
+    let file = "# a comment\n[train]\nasync_queue_sz = 2\nsync = \"yes\"\n\n[traim]\nx = 1\n";
+    let pairs = [("rollout.batch", "4"), ("rollout.batch_size", "many"), ("algo.importance", "some")];
+    assert_eq!(
+        message(train(file, &pairs)),
+        "run.toml:6: there is no setting traim; did you mean train?\n\
+         run.toml:3: there is no setting train.async_queue_sz; did you mean train.async_queue_size?\n\
+         run.toml:4: train.sync is \"yes\", but must be true or false\n\
+         --rollout.batch: there is no setting rollout.batch; did you mean rollout.batch_size?\n\
+         --rollout.batch_size: rollout.batch_size is \"many\", but must be a whole number of at least 0\n\
+         --algo.importance: algo.importance is \"some\", but must be one of sampled, none"
+    );
+}
+
+#[test]
+fn a_file_that_is_no_toml_is_reported_with_its_line() {
+    let text = message(train("[run]\nseed = = 1\n", &[]));
+    assert!(text.starts_with("run.toml:2: "), "{text}");
+}
+
+#[test]
+fn numbers_out_of_range_are_refused() {
+    assert_eq!(
+        message(train("[train]\nasync_queue_size = -1", &[])),
+        "run.toml:2: train.async_queue_size is -1, but must be a whole number of at least 0"
+    );
+    assert_eq!(
+        message(train("", &[("eval.samples", "4294967296")])),
+        "--eval.samples: eval.samples is \"4294967296\", but must be a whole number from 0 to 4294967295"
+    );
+    assert_eq!(message(train("train = 3", &[])), "run.toml:1: train is 3, but must be a section of settings");
+    assert_eq!(
+        message(train("[train.sync]\nx = 1", &[])),
+        "run.toml:1: train.sync is { x = 1 }, but must be true or false"
+    );
+}
+
+#[test]
+fn a_key_of_another_command_is_unknown() {
+    let error = load::<SftSettings>(None, &flags(&[("train.sync", "true")]));
+    assert!(message(error).starts_with("--train.sync: there is no setting train.sync"));
+}
+
+#[test]
+fn required_paths_are_reported_together() {
+    assert_eq!(
+        message(TrainSettings::default().validate()),
+        "model.path is required: a Hugging Face model directory\n\
+         data.prompts is required: a file with one JSON object per line"
+    );
+    assert_eq!(
+        message(EvalSettings::default().validate()),
+        "model.path is required: a Hugging Face model directory\n\
+         eval.prompts is required: a file with one JSON object per line"
+    );
+    assert_eq!(
+        message(SftSettings::default().validate()),
+        "model.path is required: a Hugging Face model directory\n\
+         data.conversations is required: a file with one JSON object per line"
+    );
+    train(GOOD, &[]).expect("loads").validate().expect("is good");
+}
+
+#[test]
+fn tokens_of_older_weights_need_a_correction() {
+    let none = ("algo.importance", "none");
+    assert_eq!(
+        refused(&[none]),
+        "algo.importance is none, but with train.async_queue_size 1 tokens of older weights are trained, which \
+         needs a correction: use algo.importance sampled, or train.sync with train.steps_per_batch 1"
+    );
+    assert!(
+        refused(&[none, ("train.sync", "true"), ("train.steps_per_batch", "2")])
+            .contains("steps_per_batch 2")
+    );
+    for on_policy in [("train.sync", "true"), ("train.async_queue_size", "0")] {
+        train(GOOD, &[none, on_policy]).expect("loads").validate().expect("is on-policy");
+    }
+}
+
+#[test]
+fn each_rule_refuses_what_it_is_for() {
+    let cases: &[(&[(&str, &str)], &str)] = &[
+        (&[("train.sync", "true"), ("train.async_queue_size", "2")], "train.sync cannot go with"),
+        (&[("rollout.temperature", "0")], "rollout.temperature is 0, but must be above 0"),
+        (&[("optim.lr", "nan")], "optim.lr is NaN, but must be above 0"),
+        (&[("eval.top_p", "0")], "eval.top_p is 0, but must be above 0 and at most 1"),
+        (&[("eval.k", "2")], "eval.k holds 2, but each k is from 1 to eval.samples, which is 1"),
+        (&[("eval.k", "")], "eval.k is empty"),
+        (&[("algo.clip_low", "1")], "algo.clip_low is 1, but must be between 0 and 1"),
+        (&[("optim.beta2", "1")], "optim.beta2 is 1, but must be at least 0 and below 1"),
+        (&[("plugins.max_error_rate", "1.1")], "plugins.max_error_rate is 1.1, but must be from 0 to 1"),
+        (&[("plugins.only.math.cpu_ms", "0")], "plugins.only.math.cpu_ms is 0"),
+        (&[("train.eval_every", "5")], "train.eval_every is set, so eval.prompts must name"),
+        (&[("train.steps_per_batch", "17")], "train.steps_per_batch is 17, more than the 16 prompts"),
+        (&[("rollout.stop", "a,")], "rollout.stop holds an empty string"),
+        (&[("rollout.max_context", "1")], "rollout.max_context is 1, but at least 2 tokens"),
+        (&[("rollout.batch_size", "0")], "rollout.batch_size is 0, but at least 1 is needed"),
+    ];
+    for (pairs, start) in cases {
+        let text = refused(pairs);
+        assert!(text.lines().any(|line| line.starts_with(start)), "{pairs:?} gave: {text}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn resolved_settings_load_back_unchanged(
+        seed in 0..=i64::MAX as u64,
+        text in "\\PC*",
+        lr in proptest::num::f64::POSITIVE,
+        gamma in 0f32..1.0,
+        stop in proptest::collection::vec(".*", 0..3),
+        plugin in "\\PC+",
+        cpu_ms in proptest::option::of(0u64..1_000_000),
+        max_steps in proptest::option::of(0u64..1_000_000),
+        dir in proptest::option::of("\\PC+"),
+        sync: bool,
+    ) {
+        let mut settings = TrainSettings::default();
+        settings.run.seed = seed;
+        settings.run.dir = dir.map(Into::into);
+        settings.data.prompt_key = text;
+        settings.optim.lr = lr;
+        settings.optim.schedule = Schedule::Cosine;
+        settings.algo.gamma = gamma;
+        settings.rollout.stop = stop;
+        settings.train.sync = sync;
+        settings.train.max_steps = max_steps;
+        settings.plugins.only.insert(plugin, LimitOverrides { cpu_ms, ..Default::default() });
+        let toml = settings.to_toml().expect("writes");
+        let back: TrainSettings = load(Some((Path::new("settings.toml"), &toml)), &[]).expect("reads back");
+        prop_assert_eq!(back, settings);
+    }
+}

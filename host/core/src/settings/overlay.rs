@@ -1,0 +1,186 @@
+//! Where settings come from: the defaults, a TOML file over them, flags over both.
+
+use super::keys::{Key, Kind, keys, nearest};
+use super::{Problem, Settings, SettingsError};
+use std::collections::HashMap;
+use std::path::Path;
+use toml::de::{DeTable, DeValue};
+use toml::{Spanned, Table, Value};
+
+/// The settings of a command from the text of a TOML file (with its path, for messages) and from flags
+/// (dotted name and value, in order; a later one wins over an earlier one and over the file).
+///
+/// # Errors
+/// Every unknown key and every value of the wrong type, all at once.
+pub fn load<S: Settings>(
+    file: Option<(&Path, &str)>,
+    flags: &[(String, String)],
+) -> Result<S, SettingsError> {
+    let keys = keys::<S>();
+    let mut problems = Vec::new();
+    let mut table = match file {
+        Some((path, text)) => read_file(&keys, path, text, &mut problems),
+        None => Table::new(),
+    };
+    for (name, text) in flags {
+        let place = format!("--{name}");
+        let Some((key, path)) = keys.iter().find_map(|k| Some((k, k.path_of(name)?))) else {
+            problems.push(unknown(keys.iter().map(Key::name).collect(), name, place));
+            continue;
+        };
+        match parse(&key.kind, text) {
+            Some(value) => put(&mut table, &path, value),
+            None => problems.push(Problem::Type {
+                place,
+                key: name.clone(),
+                value: format!("{text:?}"),
+                expected: key.kind.to_string(),
+            }),
+        }
+    }
+    if !problems.is_empty() {
+        return Err(SettingsError { problems });
+    }
+    serde_path_to_error::deserialize(table).map_err(|error| {
+        let key = error.path().to_string();
+        SettingsError { problems: vec![Problem::Invalid { key, sentence: error.inner().to_string() }] }
+    })
+}
+
+/// The TOML text that [`load`] reads back as the same settings.
+///
+/// # Errors
+/// A path that is not UTF-8.
+pub(super) fn write<S: Settings>(settings: &S) -> Result<String, SettingsError> {
+    toml::to_string_pretty(settings).map_err(|error| SettingsError {
+        problems: vec![Problem::Invalid { key: "settings".into(), sentence: error.to_string() }],
+    })
+}
+
+/// Parses a file into a table that holds only known keys with values of the right type.
+fn read_file(keys: &[Key], path: &Path, text: &str, problems: &mut Vec<Problem>) -> Table {
+    let parsed = DeTable::parse(text).and_then(|lines| Ok((lines, toml::from_str::<Table>(text)?)));
+    let (spans, table) = match parsed {
+        Ok(both) => both,
+        Err(error) => {
+            let line = error.span().map_or(1, |span| line_of(text, span.start));
+            let place = format!("{}:{line}", path.display());
+            problems.push(Problem::Syntax { place, detail: error.message().to_owned() });
+            return Table::new();
+        }
+    };
+    let mut lines = HashMap::new();
+    note_lines(text, spans.get_ref(), &mut Vec::new(), &mut lines);
+    let place =
+        |path_in: &[String]| format!("{}:{}", path.display(), lines.get(path_in).copied().unwrap_or(1));
+    check(keys, table, &mut Vec::new(), &place, problems)
+}
+
+fn check(
+    keys: &[Key],
+    table: Table,
+    path: &mut Vec<String>,
+    place: &dyn Fn(&[String]) -> String,
+    problems: &mut Vec<Problem>,
+) -> Table {
+    let mut good = Table::new();
+    for (name, value) in table {
+        path.push(name.clone());
+        let dotted = path.join(".");
+        let found = keys.iter().find(|k| k.starts_with(path));
+        match (found, value) {
+            (None, _) => {
+                // In a file, a section may be misspelt as well.
+                let sections = keys.iter().map(|k| k.path[..k.path.len().min(path.len())].join("."));
+                let names = sections.chain(keys.iter().map(Key::name)).collect();
+                problems.push(unknown(names, &dotted, place(path)));
+            }
+            (Some(key), Value::Table(inner)) if key.path.len() > path.len() => {
+                good.insert(name, Value::Table(check(keys, inner, path, place, problems)));
+            }
+            (Some(key), value) => {
+                let section = key.path.len() > path.len();
+                match fit(&key.kind, &value).filter(|_| !section) {
+                    Some(value) => drop(good.insert(name, value)),
+                    None => problems.push(Problem::Type {
+                        place: place(path),
+                        key: dotted,
+                        value: value.to_string(),
+                        expected: if section { "a section of settings".into() } else { key.kind.to_string() },
+                    }),
+                }
+            }
+        }
+        path.pop();
+    }
+    good
+}
+
+fn unknown(names: Vec<String>, name: &str, place: String) -> Problem {
+    let nearest = nearest(name, names.iter().map(String::as_str));
+    Problem::Unknown { place, key: name.to_owned(), nearest }
+}
+
+/// A value of a TOML file as its key wants it.
+fn fit(kind: &Kind, value: &Value) -> Option<Value> {
+    match (kind, value) {
+        (Kind::Switch, Value::Boolean(_)) | (Kind::Text, Value::String(_)) => Some(value.clone()),
+        (Kind::Number, Value::Float(_)) => Some(value.clone()),
+        (Kind::Number, Value::Integer(i)) => Some(Value::Float(*i as f64)),
+        (Kind::Count { max }, Value::Integer(i)) => (0..=*max).contains(i).then(|| value.clone()),
+        (Kind::Choice(words), Value::String(s)) => words.contains(s).then(|| value.clone()),
+        (Kind::List(of), Value::Array(items)) => {
+            items.iter().map(|item| fit(of, item)).collect::<Option<Vec<_>>>().map(Value::Array)
+        }
+        _ => None,
+    }
+}
+
+/// A flag's text as its key wants it. A list is separated by commas, or written as in TOML: `["a,b"]`.
+fn parse(kind: &Kind, text: &str) -> Option<Value> {
+    let value = match kind {
+        Kind::Switch => Value::Boolean(text.parse().ok()?),
+        Kind::Count { .. } => Value::Integer(text.parse().ok()?),
+        Kind::Number => Value::Float(text.parse().ok()?),
+        Kind::Text | Kind::Choice(_) => Value::String(text.to_owned()),
+        Kind::List(_) if text.starts_with('[') => {
+            toml::from_str::<Table>(&format!("list = {text}")).ok()?.remove("list")?
+        }
+        Kind::List(_) if text.is_empty() => Value::Array(Vec::new()),
+        Kind::List(of) => Value::Array(text.split(',').map(|t| parse(of, t)).collect::<Option<_>>()?),
+    };
+    fit(kind, &value)
+}
+
+fn put(table: &mut Table, path: &[String], value: Value) {
+    let Some((name, rest)) = path.split_first() else { return };
+    if rest.is_empty() {
+        table.insert(name.clone(), value);
+        return;
+    }
+    let entry = table.entry(name.clone()).or_insert_with(|| Value::Table(Table::new()));
+    if let Value::Table(inner) = entry {
+        put(inner, rest, value);
+    }
+}
+
+fn note_lines(
+    text: &str,
+    table: &DeTable<'_>,
+    path: &mut Vec<String>,
+    lines: &mut HashMap<Vec<String>, usize>,
+) {
+    for (name, value) in table {
+        path.push(name.get_ref().to_string());
+        lines.insert(path.clone(), line_of(text, Spanned::span(name).start));
+        if let DeValue::Table(inner) = value.get_ref() {
+            note_lines(text, inner, path, lines);
+        }
+        path.pop();
+    }
+}
+
+/// The line, from 1, that byte `at` of `text` is on.
+fn line_of(text: &str, at: usize) -> usize {
+    1 + text.bytes().take(at).filter(|b| *b == b'\n').count()
+}

@@ -1,0 +1,300 @@
+//! What can be wrong with settings that needs no I/O to see.
+
+use super::*;
+use std::path::Path;
+
+/// The problems so far.
+type Found = Vec<Problem>;
+
+impl TrainSettings {
+    /// Every problem of these settings; empty if they can be run.
+    pub(super) fn problems(&self) -> Vec<Problem> {
+        let mut found = Found::new();
+        self.run.check(&mut found);
+        required(&mut found, "model.path", &self.model.path, "a Hugging Face model directory");
+        required(&mut found, "data.prompts", &self.data.prompts, "a file with one JSON object per line");
+        count(&mut found, "data.passes", self.data.passes);
+        name(&mut found, "data.prompt_key", &self.data.prompt_key);
+        name(&mut found, "data.label_key", &self.data.label_key);
+        self.agent.check(&mut found);
+        self.reward.check(&mut found);
+        self.plugins.check(&mut found);
+        self.rollout.check(&mut found);
+        self.generator.check(&mut found);
+        self.algo.check(&mut found);
+        self.train.check(&mut found);
+        self.optim.check(&mut found);
+        self.eval.check(&mut found);
+        count(&mut found, "log.trajectories_every", self.log.trajectories_every);
+        self.check_policy_version(&mut found);
+
+        if self.train.eval_every.is_some() && self.eval.prompts.is_none() {
+            say(&mut found, "train.eval_every", "is set, so eval.prompts must name what to evaluate on");
+        }
+        if self.train.steps_per_batch > self.rollout.batch_size {
+            let sentence = format!(
+                "is {}, more than the {} prompts of a batch (rollout.batch_size)",
+                self.train.steps_per_batch, self.rollout.batch_size
+            );
+            say(&mut found, "train.steps_per_batch", sentence);
+        }
+        found
+    }
+
+    /// Invariant: tokens of older weights are trained only with a correction for their age.
+    fn check_policy_version(&self, found: &mut Found) {
+        let on_policy = self.train.sync || self.train.async_queue_size == 0;
+        if self.algo.importance == Importance::None && !(on_policy && self.train.steps_per_batch == 1) {
+            let why = if on_policy {
+                format!("train.steps_per_batch {}", self.train.steps_per_batch)
+            } else {
+                format!("train.async_queue_size {}", self.train.async_queue_size)
+            };
+            let sentence = format!(
+                "is none, but with {why} tokens of older weights are trained, which needs a correction: use \
+                 algo.importance sampled, or train.sync with train.steps_per_batch 1"
+            );
+            say(found, "algo.importance", sentence);
+        }
+        if self.train.sync && self.train.async_queue_size > 1 {
+            let sentence = format!(
+                "cannot go with train.async_queue_size {}: a synchronous run never generates ahead; leave one \
+                 of them out",
+                self.train.async_queue_size
+            );
+            say(found, "train.sync", sentence);
+        }
+    }
+}
+
+impl SftSettings {
+    /// Every problem of these settings; empty if they can be run.
+    pub(super) fn problems(&self) -> Vec<Problem> {
+        let mut found = Found::new();
+        self.run.check(&mut found);
+        required(&mut found, "model.path", &self.model.path, "a Hugging Face model directory");
+        let data = &self.data;
+        required(
+            &mut found,
+            "data.conversations",
+            &data.conversations,
+            "a file with one JSON object per line",
+        );
+        name(&mut found, "data.prompt_key", &data.prompt_key);
+        name(&mut found, "data.reply_key", &data.reply_key);
+        count(&mut found, "sft.passes", self.sft.passes);
+        count(&mut found, "sft.batch_size", self.sft.batch_size as u64);
+        count(&mut found, "sft.micro_batch_tokens", self.sft.micro_batch_tokens as u64);
+        context(&mut found, "sft.max_context", self.sft.max_context);
+        maybe_count(&mut found, "sft.max_steps", self.sft.max_steps);
+        self.optim.check(&mut found);
+        found
+    }
+}
+
+impl EvalSettings {
+    /// Every problem of these settings; empty if they can be run.
+    pub(super) fn problems(&self) -> Vec<Problem> {
+        let mut found = Found::new();
+        self.run.check(&mut found);
+        required(&mut found, "model.path", &self.model.path, "a Hugging Face model directory");
+        name(&mut found, "data.prompt_key", &self.data.prompt_key);
+        name(&mut found, "data.label_key", &self.data.label_key);
+        self.agent.check(&mut found);
+        self.reward.check(&mut found);
+        self.plugins.check(&mut found);
+        self.generator.check(&mut found);
+        if self.eval.prompts.is_none() {
+            say(&mut found, "eval.prompts", "is required: a file with one JSON object per line");
+        }
+        self.eval.check(&mut found);
+        found
+    }
+}
+
+impl Run {
+    fn check(&self, found: &mut Found) {
+        if self.dir.as_deref().is_some_and(is_empty) {
+            say(found, "run.dir", "is empty: name a directory, or leave it out");
+        }
+        // TOML has no larger integer, and the settings must be readable from the run directory.
+        if i64::try_from(self.seed).is_err() {
+            say(found, "run.seed", format!("is {}, but at most {} is allowed", self.seed, i64::MAX));
+        }
+    }
+}
+
+impl Agent {
+    fn check(&self, found: &mut Found) {
+        name(found, "agent.name", &self.name);
+        count(found, "agent.max_turns", self.max_turns.into());
+    }
+}
+
+impl Reward {
+    fn check(&self, found: &mut Found) {
+        if let Some(plugin) = &self.name {
+            name(found, "reward.name", plugin);
+        }
+        number(found, "reward.lowest", self.lowest, f64::is_finite, "a finite number");
+    }
+}
+
+impl Plugins {
+    fn check(&self, found: &mut Found) {
+        if self.path.iter().any(|p| is_empty(p)) {
+            say(found, "plugins.path", "holds an empty path");
+        }
+        rate(found, "plugins.max_error_rate", self.max_error_rate);
+        count(found, "plugins.error_window", self.error_window as u64);
+        let all = self.limits;
+        let limits = [("memory_mib", all.memory_mib), ("cpu_ms", all.cpu_ms), ("output_kib", all.output_kib)];
+        for (limit, value) in limits {
+            count(found, &format!("plugins.limits.{limit}"), value);
+        }
+        for (plugin, one) in &self.only {
+            let limits =
+                [("memory_mib", one.memory_mib), ("cpu_ms", one.cpu_ms), ("output_kib", one.output_kib)];
+            for (limit, value) in limits {
+                maybe_count(found, &format!("plugins.only.{plugin}.{limit}"), value);
+            }
+        }
+    }
+}
+
+impl Rollout {
+    fn check(&self, found: &mut Found) {
+        count(found, "rollout.batch_size", self.batch_size as u64);
+        count(found, "rollout.samples_per_prompt", self.samples_per_prompt.into());
+        // At temperature 0 a token has no probability to take a gradient of.
+        number(found, "rollout.temperature", self.temperature, |t| t > 0.0, "above 0");
+        count(found, "rollout.max_new_tokens", self.max_new_tokens as u64);
+        context(found, "rollout.max_context", self.max_context);
+        stops(found, "rollout.stop", &self.stop);
+    }
+}
+
+impl Generator {
+    fn check(&self, found: &mut Found) {
+        count(found, "generator.max_sequences", self.max_sequences as u64);
+        count(found, "generator.prefill_tokens", self.prefill_tokens as u64);
+    }
+}
+
+impl Algo {
+    fn check(&self, found: &mut Found) {
+        name(found, "algo.estimator", &self.estimator);
+        rate(found, "algo.gamma", self.gamma.into());
+        rate(found, "algo.lambda", self.lambda.into());
+        for (key, clip) in [("algo.clip_low", self.clip_low), ("algo.clip_high", self.clip_high)] {
+            number(found, key, clip, |c| c > 0.0 && c < 1.0, "between 0 and 1, both excluded");
+        }
+    }
+}
+
+impl Train {
+    fn check(&self, found: &mut Found) {
+        count(found, "train.steps_per_batch", self.steps_per_batch as u64);
+        count(found, "train.micro_batch_tokens", self.micro_batch_tokens as u64);
+        maybe_count(found, "train.max_steps", self.max_steps);
+        number(found, "train.max_logprob_gap", self.max_logprob_gap, |g| g > 0.0, "above 0");
+        maybe_count(found, "train.eval_every", self.eval_every);
+    }
+}
+
+impl Optim {
+    fn check(&self, found: &mut Found) {
+        number(found, "optim.lr", self.lr, |x| x > 0.0, "above 0");
+        for (key, beta) in [("optim.beta1", self.beta1), ("optim.beta2", self.beta2)] {
+            number(found, key, beta, |b| (0.0..1.0).contains(&b), "at least 0 and below 1");
+        }
+        number(found, "optim.eps", self.eps, |x| x > 0.0, "above 0");
+        number(found, "optim.weight_decay", self.weight_decay, |x| x >= 0.0, "at least 0");
+        number(found, "optim.max_grad_norm", self.max_grad_norm, |x| x >= 0.0, "at least 0");
+        rate(found, "optim.min_lr_ratio", self.min_lr_ratio);
+    }
+}
+
+impl Eval {
+    fn check(&self, found: &mut Found) {
+        if self.prompts.as_deref().is_some_and(is_empty) {
+            say(found, "eval.prompts", "is empty: name a file, or leave it out");
+        }
+        count(found, "eval.samples", self.samples.into());
+        if self.k.is_empty() {
+            say(found, "eval.k", "is empty: give at least one k, such as 1");
+        }
+        for k in &self.k {
+            if *k == 0 || *k > self.samples {
+                let sentence =
+                    format!("holds {k}, but each k is from 1 to eval.samples, which is {}", self.samples);
+                say(found, "eval.k", sentence);
+            }
+        }
+        number(found, "eval.temperature", self.temperature, |t| t >= 0.0, "at least 0");
+        number(found, "eval.top_p", self.top_p, |p| p > 0.0 && p <= 1.0, "above 0 and at most 1");
+        count(found, "eval.max_new_tokens", self.max_new_tokens as u64);
+        context(found, "eval.max_context", self.max_context);
+        stops(found, "eval.stop", &self.stop);
+    }
+}
+
+fn say(found: &mut Found, key: &str, sentence: impl Into<String>) {
+    found.push(Problem::Invalid { key: key.to_owned(), sentence: sentence.into() });
+}
+
+fn is_empty(path: &Path) -> bool {
+    path.as_os_str().is_empty()
+}
+
+fn required(found: &mut Found, key: &str, path: &Path, what: &str) {
+    if is_empty(path) {
+        say(found, key, format!("is required: {what}"));
+    }
+}
+
+fn name(found: &mut Found, key: &str, value: &str) {
+    if value.is_empty() {
+        say(found, key, "is empty: it must name something");
+    }
+}
+
+fn count(found: &mut Found, key: &str, value: u64) {
+    if value == 0 {
+        say(found, key, "is 0, but at least 1 is needed");
+    }
+}
+
+fn maybe_count(found: &mut Found, key: &str, value: Option<u64>) {
+    if value == Some(0) {
+        say(found, key, "is 0, but at least 1 is needed; leave it out for no bound");
+    }
+}
+
+/// One token to condition on and one to sample are the least.
+fn context(found: &mut Found, key: &str, value: Option<usize>) {
+    if let Some(tokens @ 0..=1) = value {
+        say(
+            found,
+            key,
+            format!("is {tokens}, but at least 2 tokens are needed; leave it out for the model's own"),
+        );
+    }
+}
+
+fn rate(found: &mut Found, key: &str, value: f64) {
+    number(found, key, value, |r| (0.0..=1.0).contains(&r), "from 0 to 1");
+}
+
+/// Not a number and infinities are always refused.
+fn number(found: &mut Found, key: &str, value: f64, good: impl Fn(f64) -> bool, range: &str) {
+    if !value.is_finite() || !good(value) {
+        say(found, key, format!("is {value}, but must be {range}"));
+    }
+}
+
+fn stops(found: &mut Found, key: &str, stops: &[String]) {
+    if stops.iter().any(String::is_empty) {
+        say(found, key, "holds an empty string, which would end every turn at once");
+    }
+}
