@@ -1,1 +1,23 @@
-//! placeholder
+//! The model: a transformer on libtorch, and the text that goes in and out of it.
+
+mod block;
+mod cache;
+pub mod chat;
+mod checkpoint;
+mod config;
+mod decoder;
+mod error;
+mod guard;
+mod python;
+mod rope;
+mod template;
+pub mod text_error;
+pub mod tokenizer;
+
+pub use cache::KvCache;
+pub use chat::Chat;
+pub use config::{Config, RopeScaling};
+pub use decoder::Decoder;
+pub use error::ModelError;
+pub use text_error::TextError;
+pub use tokenizer::Tokenizer;

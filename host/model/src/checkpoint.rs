@@ -1,0 +1,188 @@
+//! Weights in the safetensors format, in one file or in shards.
+
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::File;
+use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use tch::{Kind, Tensor};
+
+use crate::error::ModelError;
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// The longest header that is read: the limit of the reference implementation.
+const LONGEST_HEADER: u64 = 100_000_000;
+
+/// The weights files of a model directory, opened and checked; values are read one tensor at a time.
+#[derive(Debug)]
+pub(crate) struct Checkpoint {
+    tensors: BTreeMap<String, (usize, TensorInfo)>,
+    shards: Vec<Shard>,
+}
+
+#[derive(Debug)]
+struct Shard {
+    path: PathBuf,
+    file: File,
+    /// Where the values begin, in bytes.
+    values: u64,
+}
+
+impl Checkpoint {
+    /// Opens `model.safetensors`, or all shards that `model.safetensors.index.json` names.
+    pub(crate) fn open(dir: &Path) -> Result<Self, ModelError> {
+        let index = dir.join(INDEX);
+        let files = if dir.join(SINGLE).exists() {
+            BTreeSet::from([SINGLE.to_owned()])
+        } else if index.exists() {
+            shard_names(&index)?
+        } else {
+            return Err(ModelError::NoWeights { path: dir.to_owned() });
+        };
+        let mut checkpoint = Self { tensors: BTreeMap::new(), shards: Vec::new() };
+        for name in files {
+            let (shard, metadata) = Shard::open(dir.join(name))?;
+            for (name, info) in metadata.tensors() {
+                if checkpoint.tensors.insert(name.clone(), (checkpoint.shards.len(), info.clone())).is_some()
+                {
+                    return Err(damaged(&shard.path, format!("{name} is in another shard too")));
+                }
+            }
+            checkpoint.shards.push(shard);
+        }
+        Ok(checkpoint)
+    }
+
+    /// Names of all tensors, sorted.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
+    /// The named tensor as float32.
+    pub(crate) fn read(&self, name: &str, shape: &[i64]) -> Result<Tensor, ModelError> {
+        let Some((shard, info)) = self.tensors.get(name) else {
+            return Err(ModelError::Missing(vec![name.to_owned()]));
+        };
+        let found: Vec<i64> = info.shape.iter().map(|n| *n as i64).collect();
+        if found != shape {
+            return Err(ModelError::Shape { name: name.to_owned(), expected: shape.to_vec(), found });
+        }
+        let kind = match info.dtype {
+            Dtype::F64 => Kind::Double,
+            Dtype::F32 => Kind::Float,
+            Dtype::F16 => Kind::Half,
+            Dtype::BF16 => Kind::BFloat16,
+            other => return Err(ModelError::Kind { name: name.to_owned(), found: format!("{other:?}") }),
+        };
+        let bytes = self.shards[*shard].read(info)?;
+        Ok(Tensor::f_from_data_size(&bytes, shape, kind)?.f_to_kind(Kind::Float)?)
+    }
+}
+
+impl Shard {
+    /// Opens a file and checks that it is whole: header and values must fill it exactly.
+    fn open(path: PathBuf) -> Result<(Self, Metadata), ModelError> {
+        let read = |source| ModelError::Read { path: path.clone(), source };
+        let mut file = File::open(&path).map_err(read)?;
+        let size = file.metadata().map_err(read)?.len();
+        let mut prefix = [0; 8];
+        if size < prefix.len() as u64 {
+            return Err(damaged(&path, format!("it has {size} bytes")));
+        }
+        file.read_exact(&mut prefix).map_err(read)?;
+        let header = u64::from_le_bytes(prefix);
+        let values = header.saturating_add(prefix.len() as u64);
+        if header > LONGEST_HEADER || values > size {
+            return Err(damaged(&path, format!("a header of {header} bytes in a file of {size}")));
+        }
+        let mut text = vec![0; header as usize];
+        file.read_exact(&mut text).map_err(read)?;
+        let metadata: Metadata =
+            serde_json::from_slice(&text).map_err(|error| damaged(&path, format!("its header: {error}")))?;
+        let expected = values.saturating_add(metadata.data_len() as u64);
+        if expected != size {
+            return Err(damaged(&path, format!("{size} bytes where its header says {expected}")));
+        }
+        Ok((Self { path, file, values }, metadata))
+    }
+
+    fn read(&self, info: &TensorInfo) -> Result<Vec<u8>, ModelError> {
+        let (start, end) = info.data_offsets;
+        let mut bytes = vec![0; end - start];
+        let mut file = &self.file;
+        file.seek(SeekFrom::Start(self.values + start as u64))
+            .and_then(|_| file.read_exact(&mut bytes))
+            .map_err(|source| ModelError::Read { path: self.path.clone(), source })?;
+        Ok(bytes)
+    }
+}
+
+/// The distinct files of an index. They must lie beside it.
+fn shard_names(index: &Path) -> Result<BTreeSet<String>, ModelError> {
+    let text = std::fs::read_to_string(index)
+        .map_err(|source| ModelError::Read { path: index.to_owned(), source })?;
+    let json: Value = serde_json::from_str(&text).map_err(|error| damaged(index, error.to_string()))?;
+    let map = json.get("weight_map").and_then(Value::as_object);
+    let map = map.ok_or_else(|| damaged(index, "it has no object weight_map".to_owned()))?;
+    map.values()
+        .map(|file| match file.as_str() {
+            Some(name) if Path::new(name).file_name().is_some_and(|only| only == name) => Ok(name.to_owned()),
+            _ => Err(damaged(index, format!("{file} is not the name of a file beside it"))),
+        })
+        .collect()
+}
+
+fn damaged(path: &Path, reason: String) -> ModelError {
+    ModelError::Damaged { path: path.to_owned(), reason }
+}
+
+/// Writes float32 tensors as `model.safetensors` in `dir`.
+pub(crate) fn write(dir: &Path, tensors: &[(String, Tensor)]) -> Result<(), ModelError> {
+    let path = dir.join(SINGLE);
+    let mut end = 0;
+    let infos = tensors.iter().map(|(name, tensor)| {
+        let start = end;
+        end += tensor.numel() * size_of::<f32>();
+        let shape = tensor.size().iter().map(|n| *n as usize).collect();
+        (name.clone(), TensorInfo { dtype: Dtype::F32, shape, data_offsets: (start, end) })
+    });
+    let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    let mut header = Metadata::new(Some(format), infos.collect())
+        .map_err(|error| error.to_string())
+        .and_then(|metadata| serde_json::to_vec(&metadata).map_err(|error| error.to_string()))
+        .map_err(|error| ModelError::Write { path: path.clone(), source: std::io::Error::other(error) })?;
+    header.resize(header.len().next_multiple_of(8), b' '); // the values are aligned
+
+    replace(&path, |file| {
+        let mut file = BufWriter::new(file);
+        file.write_all(&(header.len() as u64).to_le_bytes())?;
+        file.write_all(&header)?;
+        for (_, tensor) in tensors {
+            let mut bytes = vec![0; tensor.numel() * size_of::<f32>()];
+            tensor
+                .f_contiguous()
+                .and_then(|whole| whole.f_copy_data_u8(&mut bytes, tensor.numel()))
+                .map_err(std::io::Error::other)?;
+            file.write_all(&bytes)?;
+        }
+        file.flush()
+    })
+}
+
+/// Writes a file under another name in the same directory, then renames it: `path` is never half-written.
+pub(crate) fn replace(
+    path: &Path,
+    write: impl FnOnce(&mut File) -> std::io::Result<()>,
+) -> Result<(), ModelError> {
+    let partial = path.with_added_extension("partial");
+    File::create(&partial)
+        .and_then(|mut file| {
+            write(&mut file)?;
+            file.sync_all()
+        })
+        .and_then(|()| std::fs::rename(&partial, path))
+        .map_err(|source| ModelError::Write { path: path.to_owned(), source })
+}

@@ -1,0 +1,263 @@
+//! The decoder: token ids to hidden states to logits.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::ops::Range;
+use std::path::Path;
+use tch::{Device, Kind, Tensor};
+
+use crate::block::{Block, linear, rms_norm};
+use crate::cache::{KvCache, Window};
+use crate::checkpoint::{self, Checkpoint};
+use crate::config::Config;
+use crate::error::ModelError;
+use crate::rope::Rope;
+
+/// A causal language model of the Llama family in float32 on the CPU.
+#[derive(Debug)]
+pub struct Decoder {
+    config: Config,
+    rope: Rope,
+    /// All parameters by name. The fields below are handles to the same tensors.
+    parameters: BTreeMap<String, Tensor>,
+    embedding: Tensor,
+    blocks: Vec<Block>,
+    norm: Tensor,
+    /// The embedding itself if it is tied.
+    head: Tensor,
+}
+
+impl Decoder {
+    /// Reads `config.json` and the safetensors files of a Hugging Face model directory.
+    ///
+    /// # Errors
+    /// If a file is absent or damaged, the architecture is not supported, or a tensor is missing, unknown or of
+    /// another shape than `config.json` makes it.
+    pub fn load(dir: &Path) -> Result<Self, ModelError> {
+        let config = Config::load(&dir.join("config.json"))?;
+        let checkpoint = Checkpoint::open(dir)?;
+        let expected = config.parameters();
+        // Old checkpoints store the rotary frequencies, and some a copy of the tied embedding.
+        let ignored = |name: &str| {
+            name.ends_with(".rotary_emb.inv_freq") || (config.tie_word_embeddings && name == HEAD)
+        };
+        let found = checkpoint.names().filter(|name| !ignored(name));
+        match_names(expected.iter().map(|(name, _)| name.as_str()), found)?;
+        let parameters = expected
+            .into_iter()
+            .map(|(name, shape)| {
+                let tensor = checkpoint.read(&name, &shape)?;
+                Ok((name, tensor))
+            })
+            .collect::<Result<BTreeMap<_, _>, ModelError>>()?;
+        if config.tie_word_embeddings && checkpoint.names().any(|name| name == HEAD) {
+            let embedding = &parameters[EMBEDDING];
+            if checkpoint.read(HEAD, &embedding.size())? != *embedding {
+                return Err(ModelError::Config {
+                    path: dir.join("config.json"),
+                    reason: format!("tie_word_embeddings is true, but {HEAD} differs from {EMBEDDING}"),
+                });
+            }
+        }
+        Ok(Self::new(config, parameters))
+    }
+
+    /// Random weights: norm weights are 1, all others normal with deviation `initializer_range`.
+    /// The values of a parameter depend on `seed` and its name alone.
+    pub fn random(config: Config, seed: u64) -> Self {
+        let parameters = config
+            .parameters()
+            .into_iter()
+            .map(|(name, shape)| {
+                let tensor = if name.ends_with("norm.weight") {
+                    Tensor::ones(&shape, (Kind::Float, Device::Cpu))
+                } else {
+                    normal(seed, &name, shape.iter().product::<i64>() as usize, config.initializer_range)
+                        .view(shape.as_slice())
+                };
+                (name, tensor)
+            })
+            .collect();
+        Self::new(config, parameters)
+    }
+
+    fn new(config: Config, parameters: BTreeMap<String, Tensor>) -> Self {
+        let get = |name: &str| parameters[name].shallow_clone();
+        let blocks = (0..config.num_hidden_layers)
+            .map(|layer| {
+                let get = |name: &str| get(&format!("model.layers.{layer}.{name}.weight"));
+                Block {
+                    input_layernorm: get("input_layernorm"),
+                    q_proj: get("self_attn.q_proj"),
+                    k_proj: get("self_attn.k_proj"),
+                    v_proj: get("self_attn.v_proj"),
+                    o_proj: get("self_attn.o_proj"),
+                    qk_norm: config.qk_norm.then(|| (get("self_attn.q_norm"), get("self_attn.k_norm"))),
+                    post_attention_layernorm: get("post_attention_layernorm"),
+                    gate_proj: get("mlp.gate_proj"),
+                    up_proj: get("mlp.up_proj"),
+                    down_proj: get("mlp.down_proj"),
+                }
+            })
+            .collect();
+        Self {
+            rope: Rope::new(&config),
+            embedding: get(EMBEDDING),
+            blocks,
+            norm: get("model.norm.weight"),
+            head: get(if config.tie_word_embeddings { EMBEDDING } else { HEAD }),
+            config,
+            parameters,
+        }
+    }
+
+    /// The shape of the model.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// All parameters under their Hugging Face names, sorted by name; a tied head appears once, as the
+    /// embedding. The tensors are the model's own: a change to one in place changes the model.
+    pub fn parameters(&self) -> Vec<(String, Tensor)> {
+        self.parameters.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect()
+    }
+
+    /// Copies of all parameters, as [`Decoder::parameters`] orders them, without gradients.
+    pub fn snapshot(&self) -> Vec<(String, Tensor)> {
+        self.parameters.iter().map(|(name, tensor)| (name.clone(), tensor.detach().copy())).collect()
+    }
+
+    /// Copies the given values over the model's own, which keep their handles.
+    ///
+    /// # Errors
+    /// If the names are not exactly those of [`Decoder::parameters`] or a shape differs; nothing is changed then.
+    pub fn load_parameters(&mut self, values: &[(String, Tensor)]) -> Result<(), ModelError> {
+        match_names(
+            self.parameters.keys().map(String::as_str),
+            values.iter().map(|(name, _)| name.as_str()),
+        )?;
+        for (name, value) in values {
+            let (expected, found) = (self.parameters[name].size(), value.size());
+            if expected != found {
+                return Err(ModelError::Shape { name: name.clone(), expected, found });
+            }
+        }
+        tch::no_grad(|| {
+            for (name, value) in values {
+                self.parameters[name].shallow_clone().f_copy_(value)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Whether autograd records operations on the parameters.
+    pub fn requires_grad(&mut self, yes: bool) {
+        for parameter in self.parameters.values() {
+            let _ = parameter.set_requires_grad(yes);
+        }
+    }
+
+    /// Normed hidden states `[B, T, d]` of `ids`, `[B, T]` of kind `Int64`. Attention is causal, so padding on
+    /// the right changes nothing before it.
+    ///
+    /// # Panics
+    /// If an id is not below `vocab_size`.
+    pub fn hidden(&self, ids: &Tensor) -> Tensor {
+        let tokens = ids.size().last().copied().unwrap_or_default();
+        let positions = Tensor::arange(tokens, (Kind::Float, Device::Cpu)).unsqueeze(0);
+        self.forward(ids, &positions, None)
+    }
+
+    /// [`Decoder::hidden`] of `ids`, `[R, T]`, as the continuation of what `rows` of the cache hold, without
+    /// gradients. Row `r` has `starts[r]` tokens; the new keys and values are stored behind them, over whatever
+    /// was there. A row whose `ids` are padded on the right is continued by a smaller start next time.
+    ///
+    /// # Panics
+    /// If `rows`, `starts` and `ids` disagree on R, the cache has fewer rows, or an id is not below `vocab_size`.
+    pub fn hidden_cached(
+        &self,
+        ids: &Tensor,
+        cache: &mut KvCache,
+        rows: Range<usize>,
+        starts: &[usize],
+    ) -> Tensor {
+        tch::no_grad(|| {
+            let tokens = ids.size().last().copied().unwrap_or_default();
+            let first: Vec<f32> = starts.iter().map(|start| *start as f32).collect();
+            let positions =
+                Tensor::from_slice(&first).unsqueeze(1) + Tensor::arange(tokens, (Kind::Float, Device::Cpu));
+            let mut window = cache.window(rows, starts, tokens as usize);
+            self.forward(ids, &positions, Some(&mut window))
+        })
+    }
+
+    /// The forward pass that training and decoding share.
+    fn forward(&self, ids: &Tensor, positions: &Tensor, mut window: Option<&mut Window>) -> Tensor {
+        let rotation = self.rope.at(positions);
+        let mut x = Tensor::embedding(&self.embedding, ids, -1, false, false);
+        for (layer, block) in self.blocks.iter().enumerate() {
+            x = block.forward(&self.config, layer, &x, &rotation, window.as_deref_mut());
+        }
+        rms_norm(&x, &self.norm, &self.config)
+    }
+
+    /// Logits `[.., V]` of normed hidden states `[.., d]`.
+    pub fn logits(&self, hidden: &Tensor) -> Tensor {
+        linear(hidden, &self.head)
+    }
+
+    /// Writes `config.json` and `model.safetensors` (float32), creating the directory. Each file appears whole
+    /// or not at all.
+    ///
+    /// # Errors
+    /// If the directory or a file cannot be written.
+    pub fn save(&self, dir: &Path) -> Result<(), ModelError> {
+        std::fs::create_dir_all(dir).map_err(|source| ModelError::Write { path: dir.to_owned(), source })?;
+        checkpoint::write(dir, &self.parameters())?;
+        let config = format!("{:#}\n", self.config.to_json());
+        checkpoint::replace(&dir.join("config.json"), |file| file.write_all(config.as_bytes()))
+    }
+}
+
+const EMBEDDING: &str = "model.embed_tokens.weight";
+const HEAD: &str = "lm_head.weight";
+
+/// Both sets of names must be equal; a name that is given twice counts as one too many.
+fn match_names<'a>(
+    expected: impl Iterator<Item = &'a str>,
+    found: impl Iterator<Item = &'a str>,
+) -> Result<(), ModelError> {
+    let mut missing: std::collections::BTreeSet<&str> = expected.collect();
+    let unexpected: Vec<String> = found.filter(|name| !missing.remove(name)).map(str::to_owned).collect();
+    if !missing.is_empty() {
+        return Err(ModelError::Missing(missing.into_iter().map(str::to_owned).collect()));
+    }
+    if !unexpected.is_empty() {
+        return Err(ModelError::Unexpected(unexpected));
+    }
+    Ok(())
+}
+
+/// `count` normal numbers of deviation `std` from a stream that belongs to `seed` and `name`, by the transform
+/// of Box and Muller (1958).
+fn normal(seed: u64, name: &str, count: usize, std: f64) -> Tensor {
+    let mut key = [0; 32];
+    key[..8].copy_from_slice(&seed.to_le_bytes());
+    // FNV-1a of the name.
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    key[8..16].copy_from_slice(&hash.to_le_bytes());
+    let mut random = ChaCha8Rng::from_seed(key);
+    // 53 random bits, so that the number is in (0, 1].
+    let mut uniform = || ((random.next_u64() >> 11) as f64 + 1.0) / (1_u64 << 53) as f64;
+    let mut values = Vec::with_capacity(count + 1);
+    while values.len() < count {
+        let radius = std * (-2.0 * uniform().ln()).sqrt();
+        let (sin, cos) = (std::f64::consts::TAU * uniform()).sin_cos();
+        values.extend([(radius * cos) as f32, (radius * sin) as f32]);
+    }
+    Tensor::from_slice(&values[..count])
+}

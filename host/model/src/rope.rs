@@ -1,0 +1,61 @@
+//! Rotary position embedding in the half-rotation form of Hugging Face checkpoints.
+
+use tch::{Device, Kind, Tensor};
+
+use crate::config::{Config, RopeScaling};
+
+/// The angle per position of every pair of a head's dimensions.
+#[derive(Debug)]
+pub(crate) struct Rope {
+    /// `[head_dim / 2]`, radians per position.
+    frequencies: Tensor,
+}
+
+/// Cosines and signed sines, `[B, T, 1, head_dim]`, of the positions of one forward pass.
+#[derive(Debug)]
+pub(crate) struct Rotation {
+    cos: Tensor,
+    sin: Tensor,
+    half: i64,
+}
+
+impl Rope {
+    /// Frequencies in float32 from the first operation on, as transformers computes them: at long positions
+    /// the rounding of a frequency decides the fourth digit of an angle.
+    pub(crate) fn new(config: &Config) -> Rope {
+        let dim = config.head_dim as i64;
+        let exponents = Tensor::arange_start_step(0, dim, 2, (Kind::Float, Device::Cpu)) / dim as f64;
+        let plain = Tensor::pow_scalar(config.rope_theta, &exponents).reciprocal();
+        let frequencies = match config.rope_scaling {
+            RopeScaling::None => plain,
+            RopeScaling::Linear { factor } => plain / factor,
+            RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
+                // Llama 3.1: long waves are stretched by `factor`, short ones kept, those between blended.
+                let context = original_context as f64;
+                let wavelength = plain.reciprocal() * (2.0 * std::f64::consts::PI);
+                let turns = wavelength.reciprocal() * context;
+                let keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
+                (1.0 - &keep) * &plain / factor + keep * plain
+            }
+        };
+        Rope { frequencies }
+    }
+
+    /// `positions` is `[B, T]`, any number kind.
+    pub(crate) fn at(&self, positions: &Tensor) -> Rotation {
+        let angles = positions.to_kind(Kind::Float).unsqueeze(-1).unsqueeze(-1) * &self.frequencies;
+        let (cos, sin) = (angles.cos(), angles.sin());
+        Rotation {
+            cos: Tensor::cat(&[&cos, &cos], -1),
+            sin: Tensor::cat(&[&sin.neg(), &sin], -1),
+            half: angles.size().last().copied().unwrap_or_default(),
+        }
+    }
+}
+
+impl Rotation {
+    /// Rotates `[B, T, heads, head_dim]`: dimension `i` is paired with `i + head_dim / 2`.
+    pub(crate) fn apply(&self, heads: &Tensor) -> Tensor {
+        (heads * &self.cos).addcmul(&heads.roll([self.half], [-1]), &self.sin)
+    }
+}

@@ -1,0 +1,120 @@
+//! Decoding with a cache is the same function as the forward pass over whole sequences.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use molt_model::{Config, Decoder, KvCache};
+use tch::{Kind, Tensor};
+
+/// Grouped heads and a q/k norm, with weights large enough for attention to matter.
+fn decoder() -> Decoder {
+    let config = r#"{"model_type": "qwen3", "vocab_size": 97, "hidden_size": 32, "intermediate_size": 48,
+        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+        "initializer_range": 0.3}"#;
+    Decoder::random(Config::parse(config).unwrap(), 7)
+}
+
+/// A sequence of `length` ids that differs from row to row.
+fn sequence(row: usize, length: usize) -> Vec<i64> {
+    (0..length).map(|t| ((row * 31 + t * t * 7 + 3) % 97) as i64).collect()
+}
+
+fn close(found: &Tensor, expected: &Tensor, what: &str) {
+    let difference = (found - expected).abs().max().double_value(&[]);
+    assert!(difference < 1e-5, "{what}: {difference}");
+}
+
+/// `[d]` at position `t` of the forward pass over the whole sequence.
+fn whole(decoder: &Decoder, ids: &[i64], t: usize) -> Tensor {
+    decoder.hidden(&Tensor::from_slice(ids).unsqueeze(0)).select(1, t as i64).squeeze()
+}
+
+#[test]
+fn ragged_rows_step_by_step() {
+    let decoder = decoder();
+    let prompts = [5, 1, 9, 3];
+    let sequences: Vec<Vec<i64>> = (0..4).map(|row| sequence(row, prompts[row] + 80)).collect();
+    let mut cache = KvCache::new(decoder.config(), 6);
+    assert_eq!(cache.rows(), 6);
+
+    // Prefill of rows 1..5 at once, padded on the right to the longest prompt.
+    let longest = 9;
+    let padded: Vec<i64> = (0..4)
+        .flat_map(|row| {
+            let padding = vec![0; longest - prompts[row]];
+            [&sequences[row][..prompts[row]], &padding].concat()
+        })
+        .collect();
+    let ids = Tensor::from_slice(&padded).view([4, longest as i64]);
+    let hidden = decoder.hidden_cached(&ids, &mut cache, 1..5, &[0; 4]);
+    for row in 0..4 {
+        let last = prompts[row] - 1;
+        close(
+            &hidden.select(0, row as i64).select(0, last as i64),
+            &whole(&decoder, &sequences[row], last),
+            "prefill",
+        );
+    }
+
+    // 80 single steps: past the first growth of the cache.
+    let mut lengths = prompts;
+    for step in 0..80 {
+        let next: Vec<i64> = (0..4).map(|row| sequences[row][lengths[row]]).collect();
+        let hidden =
+            decoder.hidden_cached(&Tensor::from_slice(&next).unsqueeze(1), &mut cache, 1..5, &lengths);
+        if step % 13 == 0 || step == 79 {
+            for row in 0..4 {
+                let expected = whole(&decoder, &sequences[row], lengths[row]);
+                close(&hidden.get(row as i64).squeeze(), &expected, "step");
+            }
+        }
+        lengths.iter_mut().for_each(|length| *length += 1);
+    }
+}
+
+#[test]
+fn several_tokens_behind_rows_of_different_length() {
+    let decoder = decoder();
+    let starts = [4, 0, 7];
+    let sequences: Vec<Vec<i64>> = (0..3).map(|row| sequence(row, 12)).collect();
+    let mut cache = KvCache::new(decoder.config(), 3);
+    for row in 0..3 {
+        if starts[row] > 0 {
+            let ids = Tensor::from_slice(&sequences[row][..starts[row]]).unsqueeze(0);
+            let _ = decoder.hidden_cached(&ids, &mut cache, row..row + 1, &[0]);
+        }
+    }
+    let more: Vec<i64> = (0..3).flat_map(|row| sequences[row][starts[row]..][..5].to_vec()).collect();
+    let ids = Tensor::from_slice(&more).view([3, 5]);
+    let hidden = decoder.hidden_cached(&ids, &mut cache, 0..3, &starts);
+    for row in 0..3 {
+        for t in 0..5 {
+            let expected = whole(&decoder, &sequences[row], starts[row] + t);
+            close(&hidden.get(row as i64).get(t as i64), &expected, "continuation");
+        }
+    }
+}
+
+#[test]
+fn a_moved_row_continues_and_leaves_nothing_behind() {
+    let decoder = decoder();
+    let mut cache = KvCache::new(decoder.config(), 3);
+    let (kept, left) = (sequence(0, 20), sequence(1, 30));
+    let _ = decoder.hidden_cached(&Tensor::from_slice(&left).unsqueeze(0), &mut cache, 0..1, &[0]);
+    let _ = decoder.hidden_cached(&Tensor::from_slice(&kept[..10]).unsqueeze(0), &mut cache, 2..3, &[0]);
+    cache.move_row(2, 0);
+    let rest = Tensor::from_slice(&kept[10..]).unsqueeze(0);
+    let hidden = decoder.hidden_cached(&rest, &mut cache, 0..1, &[10]);
+    close(&hidden.get(0).get(9), &whole(&decoder, &kept, 19), "moved row");
+}
+
+#[test]
+fn no_gradient_is_recorded_in_the_cache() {
+    let mut decoder = decoder();
+    decoder.requires_grad(true);
+    let ids = Tensor::from_slice(&sequence(0, 4)).unsqueeze(0);
+    let mut cache = KvCache::new(decoder.config(), 1);
+    assert!(!decoder.hidden_cached(&ids, &mut cache, 0..1, &[0]).requires_grad());
+    let hidden = decoder.hidden(&ids);
+    assert!(hidden.requires_grad());
+    decoder.logits(&hidden).to_kind(Kind::Double).sum(Kind::Double).backward();
+    assert!(decoder.parameters().iter().all(|(_, parameter)| parameter.grad().defined()));
+}
