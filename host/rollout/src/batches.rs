@@ -1,0 +1,258 @@
+//! Training batches, made synchronously or by the streaming pool.
+
+use crate::episode::Driver;
+use crate::error::RolloutError;
+use crate::pool;
+use crate::prompts::Prompts;
+use molt_core::chat::Task;
+use molt_core::ids::{GroupId, WeightVersion};
+use molt_core::outcome::{DropReason, Dropped, Group, Outcome};
+use molt_core::window::ErrorWindow;
+use molt_generator::Generator;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+
+/// Which prompts to roll out, and what to make of them.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub prompts: Arc<Prompts>,
+    /// Passes over the prompts.
+    pub passes: u64,
+    /// Shuffle the prompts anew in every pass.
+    pub shuffle: bool,
+    /// The run's seed.
+    pub seed: u64,
+    /// Groups per batch, at least 1.
+    pub batch_size: usize,
+    /// Rollouts per group.
+    pub samples: u32,
+    /// A group with fewer finished rollouts is given up: dropped whole, counted, and replaced by a fresh prompt.
+    /// 2 for an estimator that compares the rollouts of a group, else 1.
+    pub min_finished: u32,
+    /// The run stops when more than this share of the last `error_window` rollouts failed in a plugin.
+    pub max_error_rate: f64,
+    pub error_window: usize,
+}
+
+impl Plan {
+    /// Groups of the whole run.
+    pub fn groups(&self) -> u64 {
+        self.passes.saturating_mul(self.prompts.rows.len() as u64)
+    }
+}
+
+/// One batch to train on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Batch {
+    /// Usable groups by ascending id: `batch_size` of them, fewer only in the last batch, never none.
+    pub groups: Vec<Group>,
+    /// The dropped rollouts of these groups, and all rollouts of groups given up since the last batch,
+    /// by ascending id.
+    pub dropped: Vec<Dropped>,
+    /// Groups given up since the last batch.
+    pub given_up: usize,
+    /// How long the trainer waited for this batch.
+    pub wait: Duration,
+}
+
+/// Where the trainer gets its batches from. Dropping it cancels every rollout in flight.
+pub struct Batches<G: Generator> {
+    source: Source<G>,
+    unshipped: Vec<Dropped>,
+}
+
+enum Source<G: Generator> {
+    Sync(Box<Sync<G>>),
+    Streaming(pool::Handle),
+}
+
+impl<G: Generator> Batches<G> {
+    /// Strictly on-policy: a batch is generated when the trainer asks for it, and nothing meanwhile.
+    pub fn sync(driver: Arc<Driver<G>>, plan: Plan) -> Self {
+        let book = Book::new(&plan);
+        let source = Sync { driver, feed: Feed::new(plan), next: 0, book };
+        Self { source: Source::Sync(Box::new(source)), unshipped: Vec::new() }
+    }
+
+    /// Generation runs ahead of the trainer by at most `queue_size` batches. With 0, batches equal those of
+    /// [`Batches::sync`]. Must be called within a tokio runtime, which the rollouts run on.
+    pub fn streaming(driver: Arc<Driver<G>>, plan: Plan, queue_size: usize) -> Self {
+        Self { source: Source::Streaming(pool::start(driver, plan, queue_size)), unshipped: Vec::new() }
+    }
+
+    /// The next batch; None when the data has ended. Each batch but the first is due only after
+    /// [`Batches::published`] was called for one that is `queue_size + 1` before it.
+    ///
+    /// # Errors
+    /// If the generator stopped, or too many rollouts failed in plugins.
+    pub async fn next(&mut self) -> Result<Option<Batch>, RolloutError> {
+        let start = Instant::now();
+        let batch = match &mut self.source {
+            Source::Sync(source) => {
+                let batch = source.next().await?;
+                if batch.is_none() {
+                    self.unshipped.append(&mut source.book.dropped);
+                }
+                batch
+            }
+            Source::Streaming(handle) => handle.next(&mut self.unshipped).await?,
+        };
+        Ok(batch.map(|batch| Batch { wait: start.elapsed(), ..batch }))
+    }
+
+    /// Weights trained on the oldest batch that was not published yet are in the generator: frees its slots.
+    pub fn published(&self, version: WeightVersion) {
+        tracing::debug!(%version, "weights published");
+        if let Source::Streaming(handle) = &self.source {
+            handle.published();
+        }
+    }
+
+    /// Rollouts of groups that were given up after the last batch, so that they are in none. Complete once
+    /// [`Batches::next`] has returned None.
+    pub fn take_dropped(&mut self) -> Vec<Dropped> {
+        std::mem::take(&mut self.unshipped)
+    }
+}
+
+/// The plain loop.
+struct Sync<G: Generator> {
+    driver: Arc<Driver<G>>,
+    feed: Feed,
+    next: u64,
+    book: Book,
+}
+
+impl<G: Generator> Sync<G> {
+    async fn next(&mut self) -> Result<Option<Batch>, RolloutError> {
+        let mut usable = Vec::new();
+        while usable.len() < self.feed.plan.batch_size && self.next < self.feed.plan.groups() {
+            let missing = (self.feed.plan.batch_size - usable.len()) as u64;
+            let until = self.next.saturating_add(missing).min(self.feed.plan.groups());
+            let mut tasks = JoinSet::new();
+            for id in self.next..until {
+                tasks.spawn(play(self.driver.clone(), &mut self.feed, GroupId(id)));
+            }
+            self.next = until;
+            let mut groups = Vec::new();
+            while let Some(group) = tasks.join_next().await {
+                groups.push(group??);
+            }
+            groups.sort_by_key(|group| group.id);
+            for group in groups {
+                usable.extend(self.book.enter(group)?);
+            }
+        }
+        Ok((!usable.is_empty()).then(|| self.book.batch(usable)))
+    }
+}
+
+/// One group on its own: a future that holds what it needs.
+pub(crate) fn play<G: Generator>(
+    driver: Arc<Driver<G>>,
+    feed: &mut Feed,
+    id: GroupId,
+) -> impl Future<Output = Result<Group, RolloutError>> + Send + use<G> {
+    let (task, samples) = (feed.task(id), feed.plan.samples);
+    async move { driver.group(id, &task, samples).await }
+}
+
+/// The prompts in dispatch order.
+pub(crate) struct Feed {
+    pub(crate) plan: Plan,
+    pass: u64,
+    order: Vec<usize>,
+}
+
+impl Feed {
+    pub(crate) fn new(plan: Plan) -> Self {
+        let order = plan.prompts.order(plan.seed, 0, plan.shuffle);
+        Self { plan, pass: 0, order }
+    }
+
+    /// The prompt of a group below [`Plan::groups`].
+    fn task(&mut self, id: GroupId) -> Task {
+        let rows = &self.plan.prompts.rows;
+        let (pass, place) = (id.0 / rows.len() as u64, id.0 % rows.len() as u64);
+        if pass != self.pass {
+            self.order = self.plan.prompts.order(self.plan.seed, pass, self.plan.shuffle);
+            self.pass = pass;
+        }
+        rows[self.order[place as usize]].clone()
+    }
+}
+
+/// Keeps account of every group that ended.
+pub(crate) struct Book {
+    min_finished: usize,
+    max_error_rate: f64,
+    window: ErrorWindow,
+    last_failure: String,
+    /// Rollouts of groups given up since the last batch.
+    pub(crate) dropped: Vec<Dropped>,
+    given_up: usize,
+}
+
+impl Book {
+    pub(crate) fn new(plan: &Plan) -> Self {
+        let planned = plan.groups().saturating_mul(u64::from(plan.samples));
+        Self {
+            min_finished: plan.min_finished.max(1) as usize,
+            max_error_rate: plan.max_error_rate,
+            window: ErrorWindow::new(plan.error_window, planned),
+            last_failure: String::new(),
+            dropped: Vec::new(),
+            given_up: 0,
+        }
+    }
+
+    /// Takes in a group that ended, and gives it back if it is usable.
+    pub(crate) fn enter(&mut self, group: Group) -> Result<Option<Group>, RolloutError> {
+        for outcome in &group.outcomes {
+            let failure = dropped(outcome).filter(|dropped| dropped.reason.is_plugin());
+            if let Some(failure) = failure {
+                self.last_failure.clone_from(&failure.detail);
+                tracing::warn!(rollout = %failure.rollout, reason = failure.reason.label(), "{}", failure.detail);
+            }
+            self.window.push(failure.is_some());
+            if let Some(rate) = self.window.rate().filter(|rate| *rate > self.max_error_rate) {
+                return Err(RolloutError::ErrorRate {
+                    rate,
+                    window: self.window.size(),
+                    max: self.max_error_rate,
+                    last: std::mem::take(&mut self.last_failure),
+                });
+            }
+        }
+        let finished = group.finished().count();
+        if finished >= self.min_finished {
+            return Ok(Some(group));
+        }
+        self.given_up += 1;
+        let detail = || format!("{finished} finished rollouts, and {} are needed", self.min_finished);
+        self.dropped.extend(group.outcomes.into_iter().map(|outcome| match outcome {
+            Outcome::Dropped(dropped) => dropped,
+            Outcome::Finished(trajectory) => {
+                Dropped { rollout: trajectory.rollout, reason: DropReason::GroupUnusable, detail: detail() }
+            }
+        }));
+        Ok(None)
+    }
+
+    /// Closes the account of a batch of usable groups, which come by ascending id.
+    pub(crate) fn batch(&mut self, groups: Vec<Group>) -> Batch {
+        let mut all = std::mem::take(&mut self.dropped);
+        all.extend(groups.iter().flat_map(|group| &group.outcomes).filter_map(dropped).cloned());
+        all.sort_by_key(|dropped| dropped.rollout);
+        let given_up = std::mem::take(&mut self.given_up);
+        Batch { groups, dropped: all, given_up, wait: Duration::ZERO }
+    }
+}
+
+fn dropped(outcome: &Outcome) -> Option<&Dropped> {
+    match outcome {
+        Outcome::Dropped(dropped) => Some(dropped),
+        Outcome::Finished(_) => None,
+    }
+}

@@ -1,0 +1,130 @@
+//! Evaluation: pass@1 and the unbiased pass@k on prompts that are not trained on.
+
+use crate::episode::{Driver, Stream};
+use crate::error::RolloutError;
+use crate::prompts::Prompts;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use molt_core::ids::{GroupId, RolloutId};
+use molt_core::outcome::{Group, Outcome};
+use molt_core::passk::pass_at_k;
+use molt_core::trajectory::Reward;
+use molt_generator::Generator;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Rollouts in flight at most: more than a generator decodes together, and few enough to hold in memory.
+const IN_FLIGHT: usize = 256;
+
+/// The result of an evaluation.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EvalReport {
+    /// Rollouts of each prompt.
+    pub samples: u32,
+    /// pass@k by k, averaged over the prompts; 1 is always among them. A dropped rollout is not solved.
+    pub pass_at: BTreeMap<u32, f64>,
+    /// Over the rollouts that were scored with a number. None if there is none.
+    pub mean_reward: Option<f64>,
+    /// Rollouts whose output could not be scored.
+    pub invalid: usize,
+    /// Rollouts that ran out of tokens or turns.
+    pub truncated: usize,
+    /// Action tokens per finished rollout. None if none finished.
+    pub mean_tokens: Option<f64>,
+    /// Dropped rollouts by reason.
+    pub dropped: BTreeMap<&'static str, usize>,
+    /// One per prompt, in their order.
+    pub rows: Vec<EvalRow>,
+    /// Every rollout; the group's number is the prompt's, counted from 0.
+    #[serde(skip)]
+    pub groups: Vec<Group>,
+}
+
+/// The result of one prompt.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EvalRow {
+    /// The row's id.
+    pub id: String,
+    /// Rollouts that solved it.
+    pub solved: u32,
+    /// The reward of each rollout that was scored with a number.
+    pub rewards: Vec<f64>,
+    /// Its dropped rollouts, each with its reason and a sentence.
+    pub dropped: Vec<(&'static str, String)>,
+}
+
+/// Plays `samples` rollouts of every prompt and averages pass@k over the prompts, for 1 and every k of `ks`.
+/// Seeds derive from the run's seed, the prompt's place and the sample alone, apart from those of training.
+///
+/// # Errors
+/// If the generator stopped, or a k is not from 1 to `samples`.
+pub async fn evaluate<G: Generator>(
+    driver: &Driver<G>,
+    prompts: &Prompts,
+    samples: u32,
+    ks: &[u32],
+) -> Result<EvalReport, RolloutError> {
+    if let Some(&k) = [1].iter().chain(ks).find(|k| pass_at_k(samples, 0, **k).is_none()) {
+        return Err(RolloutError::PassAtK { k, samples });
+    }
+    let rollouts = prompts.rows.iter().enumerate().flat_map(|(row, task)| {
+        let id = move |member| RolloutId { group: GroupId(row as u64), member };
+        (0..samples).map(move |member| (id(member), task))
+    });
+    let outcomes: Vec<Outcome> = stream::iter(rollouts)
+        .map(|(id, task)| driver.outcome(Stream::Eval, id, task))
+        .buffered(IN_FLIGHT)
+        .try_collect()
+        .await?;
+    let mut outcomes = outcomes.into_iter();
+    let groups = prompts.rows.iter().enumerate().map(|(row, task)| Group {
+        id: GroupId(row as u64),
+        task: task.clone(),
+        outcomes: outcomes.by_ref().take(samples as usize).collect(),
+    });
+    Ok(report(groups.collect(), samples, ks))
+}
+
+fn report(groups: Vec<Group>, samples: u32, ks: &[u32]) -> EvalReport {
+    let rows: Vec<EvalRow> = groups.iter().map(row).collect();
+    let mean =
+        |values: &[f64]| (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
+    let pass_at = [1].iter().chain(ks).filter_map(|&k| {
+        let each: Option<Vec<f64>> = rows.iter().map(|row| pass_at_k(samples, row.solved, k)).collect();
+        Some((k, mean(&each?)?))
+    });
+    let mut dropped = BTreeMap::new();
+    for (reason, _) in rows.iter().flat_map(|row| &row.dropped) {
+        *dropped.entry(*reason).or_insert(0) += 1;
+    }
+    let finished = || groups.iter().flat_map(Group::finished);
+    let rewards: Vec<f64> = rows.iter().flat_map(|row| row.rewards.clone()).collect();
+    let tokens: Vec<f64> = finished().map(|trajectory| trajectory.action_tokens() as f64).collect();
+    EvalReport {
+        samples,
+        pass_at: pass_at.collect(),
+        mean_reward: mean(&rewards),
+        invalid: finished().filter(|t| matches!(t.reward, Reward::Invalid { .. })).count(),
+        truncated: finished().filter(|t| t.truncated).count(),
+        mean_tokens: mean(&tokens),
+        dropped,
+        rows,
+        groups,
+    }
+}
+
+fn row(group: &Group) -> EvalRow {
+    let rewards = group.finished().filter_map(|trajectory| match trajectory.reward {
+        Reward::Scored { value, .. } => Some(value),
+        Reward::Invalid { .. } => None,
+    });
+    let dropped = group.outcomes.iter().filter_map(|outcome| match outcome {
+        Outcome::Dropped(dropped) => Some((dropped.reason.label(), dropped.detail.clone())),
+        Outcome::Finished(_) => None,
+    });
+    EvalRow {
+        id: group.task.id.clone(),
+        solved: group.finished().filter(|trajectory| trajectory.reward.solved()).count() as u32,
+        rewards: rewards.collect(),
+        dropped: dropped.collect(),
+    }
+}
