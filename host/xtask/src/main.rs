@@ -1,1 +1,65 @@
-fn main() {}
+//! `cargo xtask …`: set-up, demo and tests, with nothing installed beforehand but Rust, a C++ compiler
+//! and Python's pip (the client that fetches libtorch).
+
+mod cache;
+mod demo;
+mod dequantize;
+mod doctor;
+mod fetch;
+mod gguf;
+mod plugins;
+mod process;
+mod setup;
+mod smollm2;
+mod test;
+
+use anyhow::{Result, bail};
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+cargo xtask COMMAND
+
+  demo [--model tiny|smollm2] [--seed N] [--run-dir DIR]
+           set up, build, and watch a language model learn
+  test     set up, build the plugins, check formatting and lints, run every test
+  setup    fetch libtorch into the cache and write .cargo/local.toml
+  plugins  build the WebAssembly components
+  doctor   say what is missing on this machine and how to get it";
+
+fn main() -> ExitCode {
+    match run(std::env::args().skip(1).collect()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(arguments: Vec<String>) -> Result<ExitCode> {
+    let Some((command, rest)) = arguments.split_first() else {
+        println!("{USAGE}");
+        return Ok(ExitCode::SUCCESS);
+    };
+    if ["help", "--help", "-h"].contains(&command.as_str()) || rest.iter().any(|r| r == "--help" || r == "-h")
+    {
+        println!("{USAGE}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    if command != "demo"
+        && let Some(extra) = rest.first()
+    {
+        bail!("`cargo xtask {command}` takes no argument, found {extra:?}");
+    }
+    match command.as_str() {
+        "setup" => setup::setup().map(|_| ExitCode::SUCCESS),
+        "plugins" => {
+            let place = setup::setup()?;
+            plugins::build(&place).map(|_| ExitCode::SUCCESS)
+        }
+        "test" => test::test().map(|()| ExitCode::SUCCESS),
+        "doctor" => doctor::doctor(),
+        "demo" => demo::demo(&demo::Options::parse(rest)?).map(|()| ExitCode::SUCCESS),
+        _ => bail!("no command called {command:?}\n\n{USAGE}"),
+    }
+}

@@ -1,0 +1,59 @@
+//! Everything that continuous integration checks.
+
+use crate::{plugins, process, setup};
+use anyhow::Result;
+use std::time::{Duration, Instant};
+
+pub(crate) fn test() -> Result<()> {
+    let start = Instant::now();
+    let mut stages = Vec::new();
+    let cache = stage(&mut stages, "set-up", setup::setup)?;
+    stage(&mut stages, "plugins", || plugins::build(&cache))?;
+    for (name, arguments) in [
+        ("format", &["fmt", "--all", "--check"][..]),
+        ("lints", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
+        ("tests", &["test", "--workspace"]),
+    ] {
+        stage(&mut stages, name, || process::run(&mut process::cargo(arguments)))?;
+    }
+    println!();
+    for (name, duration) in stages {
+        println!("{name:<8} {}", clock(duration));
+    }
+    println!("every check passed in {}", clock(start.elapsed()));
+    Ok(())
+}
+
+fn stage<T>(
+    stages: &mut Vec<(&'static str, Duration)>,
+    name: &'static str,
+    run: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    eprintln!("── {name}");
+    let start = Instant::now();
+    let result = run();
+    let elapsed = start.elapsed();
+    eprintln!("── {name}: {} after {}", if result.is_ok() { "done" } else { "failed" }, clock(elapsed));
+    stages.push((name, elapsed));
+    result
+}
+
+/// Minutes and seconds, e.g. `3m07s`.
+pub(crate) fn clock(duration: Duration) -> String {
+    let seconds = duration.as_secs_f64().round() as u64;
+    if seconds < 60 { format!("{seconds}s") } else { format!("{}m{:02}s", seconds / 60, seconds % 60) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_read_as_minutes_and_seconds() {
+        for (millis, text) in
+            [(0, "0s"), (59_400, "59s"), (59_600, "1m00s"), (187_000, "3m07s"), (3_600_000, "60m00s")]
+        {
+            assert_eq!(clock(Duration::from_millis(millis)), text);
+        }
+    }
+}
