@@ -91,27 +91,28 @@ fn present(path: &Path, wheel: &Wheel) -> Result<bool> {
 fn download(pip: &Path, wheel: &Wheel, part: &Path) -> Result<()> {
     let url = locate(pip, wheel)?;
     let mut failure = String::new();
+    let mut resumed = length(part) > 0;
     for attempt in 1..=ATTEMPTS {
-        if length(part) > wheel.bytes {
-            fs::remove_file(part).with_context(|| format!("cannot remove {}", part.display()))?;
-        }
         if length(part) < wheel.bytes {
             failure = transfer(pip, &url, wheel, part)?;
         }
-        if length(part) == wheel.bytes {
+        if length(part) >= wheel.bytes {
             let found = sha256(part, &format!("verifying {}", wheel.file))?;
             if found == wheel.sha256 {
                 return Ok(());
             }
             fs::remove_file(part).with_context(|| format!("cannot remove {}", part.display()))?;
-            bail!("{}: expected sha256 {}, downloaded {found}; removed it", wheel.file, wheel.sha256);
+            failure = format!("expected sha256 {}, downloaded {found}", wheel.sha256);
+            if !std::mem::take(&mut resumed) {
+                bail!("{}: {failure}", wheel.file);
+            }
         }
-        eprintln!("{}: attempt {attempt} of {ATTEMPTS} stopped at {} bytes", wheel.file, length(part));
+        let last = failure.lines().last().unwrap_or("the connection closed early");
+        eprintln!("{}: attempt {attempt} of {ATTEMPTS}: {last}", wheel.file);
     }
     bail!(
-        "could not fetch {}: {}\nwhat has arrived is kept; run the same command again to go on from there",
-        wheel.file,
-        failure.lines().last().unwrap_or("the connection closed early"),
+        "could not fetch {}; what has arrived is kept, run the same command again to go on from there",
+        wheel.file
     )
 }
 

@@ -223,43 +223,72 @@ impl<'a> Reader<'a> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// A GGUF file with float32 tensors, written after the GGUF specification.
+    pub(crate) fn encode(fields: &[(&str, Value)], tensors: &[(&str, &[usize], &[f32])]) -> Vec<u8> {
+        let mut out = b"GGUF".to_vec();
+        out.extend(3_u32.to_le_bytes());
+        out.extend((tensors.len() as u64).to_le_bytes());
+        out.extend((fields.len() as u64).to_le_bytes());
+        for (key, value) in fields {
+            text(&mut out, key);
+            out.extend(type_of(value).to_le_bytes());
+            contents(&mut out, value);
+        }
+        let mut offset = 0_u64;
+        for (name, shape, numbers) in tensors {
+            text(&mut out, name);
+            out.extend((shape.len() as u32).to_le_bytes());
+            shape.iter().rev().for_each(|axis| out.extend((*axis as u64).to_le_bytes()));
+            out.extend(0_u32.to_le_bytes());
+            out.extend(offset.to_le_bytes());
+            offset += 4 * numbers.len() as u64;
+        }
+        out.resize(out.len().next_multiple_of(32), 0);
+        tensors.iter().flat_map(|tensor| tensor.2).for_each(|number| out.extend(number.to_le_bytes()));
+        out
+    }
 
     fn text(out: &mut Vec<u8>, text: &str) {
         out.extend((text.len() as u64).to_le_bytes());
         out.extend(text.as_bytes());
     }
 
-    /// Three fields and one tensor of shape [2, 3], written after the GGUF specification.
-    fn small() -> Vec<u8> {
-        let mut out = b"GGUF".to_vec();
-        out.extend(3_u32.to_le_bytes());
-        out.extend(1_u64.to_le_bytes());
-        out.extend(3_u64.to_le_bytes());
-        text(&mut out, "llama.block_count");
-        out.extend(4_u32.to_le_bytes());
-        out.extend(30_u32.to_le_bytes());
-        text(&mut out, "tokens");
-        out.extend(9_u32.to_le_bytes());
-        out.extend(8_u32.to_le_bytes());
-        out.extend(2_u64.to_le_bytes());
-        text(&mut out, "a");
-        text(&mut out, "Ġb");
-        text(&mut out, "base");
-        out.extend(6_u32.to_le_bytes());
-        out.extend(1e5_f32.to_le_bytes());
-        text(&mut out, "w");
-        out.extend(2_u32.to_le_bytes());
-        out.extend(3_u64.to_le_bytes());
-        out.extend(2_u64.to_le_bytes());
-        out.extend(0_u32.to_le_bytes());
-        out.extend(0_u64.to_le_bytes());
-        out.resize(out.len().next_multiple_of(32), 0);
-        for x in 0..6 {
-            out.extend((x as f32).to_le_bytes());
+    fn type_of(value: &Value) -> u32 {
+        match value {
+            Value::Integer(_) => 4,
+            Value::Float(_) => 6,
+            Value::Bool(_) => 7,
+            Value::Text(_) => 8,
+            Value::List(_) => 9,
         }
-        out
+    }
+
+    fn contents(out: &mut Vec<u8>, value: &Value) {
+        match value {
+            Value::Integer(n) => out.extend((*n as u32).to_le_bytes()),
+            Value::Float(x) => out.extend((*x as f32).to_le_bytes()),
+            Value::Bool(b) => out.push(u8::from(*b)),
+            Value::Text(t) => text(out, t),
+            Value::List(list) => {
+                out.extend(list.first().map_or(4, type_of).to_le_bytes());
+                out.extend((list.len() as u64).to_le_bytes());
+                list.iter().for_each(|value| contents(out, value));
+            }
+        }
+    }
+
+    /// Three fields and one tensor of shape [2, 3].
+    fn small() -> Vec<u8> {
+        let tokens = vec![Value::Text("a".into()), Value::Text("Ġb".into())];
+        let fields = [
+            ("llama.block_count", Value::Integer(30)),
+            ("tokens", Value::List(tokens)),
+            ("base", Value::Float(1e5)),
+        ];
+        encode(&fields, &[("w", &[2, 3], &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0])])
     }
 
     #[test]

@@ -24,6 +24,7 @@ cargo xtask COMMAND
   test     set up, build the plugins, check formatting and lints, run every test
   setup    fetch libtorch into the cache and write .cargo/local.toml
   plugins  build the WebAssembly components
+  smollm2  fetch SmolLM2-135M-Instruct into the cache and print where it is
   doctor   say what is missing on this machine and how to get it";
 
 fn main() -> ExitCode {
@@ -56,6 +57,10 @@ fn run(arguments: Vec<String>) -> Result<ExitCode> {
         "plugins" => {
             let place = setup::setup()?;
             plugins::build(&place).map(|_| ExitCode::SUCCESS)
+        }
+        "smollm2" => {
+            println!("{}", smollm2::model(&setup::setup()?)?.display());
+            Ok(ExitCode::SUCCESS)
         }
         "test" => test::test().map(|()| ExitCode::SUCCESS),
         "doctor" => doctor::doctor(),

@@ -239,6 +239,83 @@ fn halves(numbers: &[f32], shape: &[usize], heads: usize) -> Result<Vec<f32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gguf::Value as Field;
+    use crate::gguf::tests::encode;
+
+    /// A model of the right kind with a vocabulary of five and three tensors.
+    fn small() -> Vec<u8> {
+        let texts = |list: &[&str]| Field::List(list.iter().map(|t| Field::Text((*t).into())).collect());
+        let text = |text: &str| Field::Text(text.into());
+        let integers = |list: &[i128]| Field::List(list.iter().map(|n| Field::Integer(*n)).collect());
+        let fields = [
+            ("general.architecture", text("llama")),
+            ("llama.block_count", Field::Integer(1)),
+            ("llama.context_length", Field::Integer(64)),
+            ("llama.embedding_length", Field::Integer(2)),
+            ("llama.feed_forward_length", Field::Integer(3)),
+            ("llama.attention.head_count", Field::Integer(1)),
+            ("llama.attention.head_count_kv", Field::Integer(1)),
+            ("llama.rope.freq_base", Field::Float(1e5)),
+            ("tokenizer.ggml.pre", text("smollm")),
+            ("tokenizer.ggml.tokens", texts(&["<|end|>", "<|im_start|>", "a", "b", "ab"])),
+            ("tokenizer.ggml.token_type", integers(&[3, 3, 1, 1, 1])),
+            ("tokenizer.ggml.merges", texts(&["a b"])),
+            ("tokenizer.ggml.bos_token_id", Field::Integer(1)),
+            ("tokenizer.ggml.eos_token_id", Field::Integer(0)),
+            ("tokenizer.ggml.unknown_token_id", Field::Integer(0)),
+            ("tokenizer.ggml.padding_token_id", Field::Integer(0)),
+            ("tokenizer.chat_template", text("{{ messages }}")),
+        ];
+        let tensors: [(&str, &[usize], &[f32]); 3] = [
+            ("token_embd.weight", &[2, 2], &[1.0, 2.0, 3.0, 4.0]),
+            ("blk.0.attn_q.weight", &[4, 1], &[0.0, 2.0, 1.0, 3.0]),
+            ("output_norm.weight", &[2], &[1.0, 0.5]),
+        ];
+        encode(&fields, &tensors)
+    }
+
+    #[test]
+    fn the_tokenizer_parts_digits_before_byte_level_and_marks_control_tokens() {
+        let bytes = small();
+        let tokenizer = tokenizer(&Gguf::parse(&bytes).expect("well-formed")).expect("complete");
+        let split = &tokenizer["pre_tokenizer"]["pretokenizers"];
+        assert_eq!(split[0], json!({"type": "Digits", "individual_digits": true}));
+        assert_eq!((&split[1]["type"], &split[1]["add_prefix_space"]), (&json!("ByteLevel"), &json!(false)));
+        assert_eq!(
+            tokenizer["model"]["vocab"],
+            json!({"<|end|>": 0, "<|im_start|>": 1, "a": 2, "b": 3, "ab": 4})
+        );
+        assert_eq!(tokenizer["model"]["merges"], json!([["a", "b"]]));
+        let added = tokenizer["added_tokens"].as_array().expect("a list");
+        assert_eq!(added.iter().map(|token| &token["id"]).collect::<Vec<_>>(), [&json!(0), &json!(1)]);
+        assert_eq!(tokenizer["post_processor"], Value::Null, "a BOS token would be one too many");
+    }
+
+    #[test]
+    fn a_converted_folder_has_settings_template_and_weights() {
+        let (bytes, folder) = (small(), tempfile::tempdir().expect("a temporary directory"));
+        convert(&Gguf::parse(&bytes).expect("well-formed"), folder.path()).expect("converted");
+        let read = |name: &str| fs::read(folder.path().join(name)).expect("written");
+        let json = |name: &str| serde_json::from_slice::<Value>(&read(name)).expect("JSON");
+        let config = json("config.json");
+        assert_eq!((&config["head_dim"], &config["tie_word_embeddings"]), (&json!(2), &json!(true)));
+        assert_eq!(config["rope_theta"], json!(100_000.0));
+        let texts = json("tokenizer_config.json");
+        assert_eq!((&texts["bos_token"], &texts["eos_token"]), (&json!("<|im_start|>"), &json!("<|end|>")));
+        assert_eq!(texts["chat_template"], "{{ messages }}");
+
+        let weights = read("model.safetensors");
+        let (length, rest) = weights.split_at(8);
+        let length = u64::from_le_bytes(length.try_into().expect("eight bytes")) as usize;
+        assert_eq!(length % 8, 0, "the header is padded");
+        let header: Value = serde_json::from_slice(&rest[..length]).expect("JSON");
+        let norm = json!({"dtype": "BF16", "shape": [2], "data_offsets": [16, 20]});
+        assert_eq!(header["model.norm.weight"], norm);
+        let number = |at: usize| f32::from_le_bytes([0, 0, rest[length + at], rest[length + at + 1]]);
+        let numbers: Vec<f32> = (0..rest.len() - length).step_by(2).map(number).collect();
+        // By name: embeddings, then the query rows with their rotary halves apart, then the norm.
+        assert_eq!(numbers, [1.0, 2.0, 3.0, 4.0, 0.0, 1.0, 2.0, 3.0, 1.0, 0.5]);
+    }
 
     #[test]
     fn interleaved_rotary_rows_come_apart() {
