@@ -344,4 +344,25 @@ mod tests {
         assert!(name("blk.0.attn_q.bias").is_err());
         assert!(name("rope_freqs.weight").is_err());
     }
+
+    #[test]
+    fn the_sums_are_right_and_no_held_out_sum_is_trained() {
+        let sums = |name: &str| -> Vec<(u32, u32)> {
+            let path = crate::process::workspace_root().join("examples/smollm2").join(name);
+            let text = fs::read_to_string(path).expect("committed");
+            let sum = |line: &str| {
+                let row: Value = serde_json::from_str(line).expect("JSON");
+                let prompt =
+                    row["prompt"].as_str().and_then(|p| p.strip_prefix("What is ")?.strip_suffix('?'));
+                let (a, b) = prompt.and_then(|sum| sum.split_once(" + ")).expect("a sum");
+                let (a, b): (u32, u32) = (a.parse().expect("a number"), b.parse().expect("a number"));
+                assert_eq!(row["answer"], (a + b).to_string(), "{line}");
+                (a, b)
+            };
+            text.lines().map(sum).collect()
+        };
+        let (train, held_out) = (sums("train.jsonl"), sums("held-out.jsonl"));
+        assert_eq!((train.len(), held_out.len()), (320, 40));
+        assert!(held_out.iter().all(|sum| !train.contains(sum)));
+    }
 }
