@@ -1,1 +1,30 @@
-//! placeholder
+//! The plugin boundary: find a component by name, link what is granted, limit it, call it.
+//!
+//! Every call of a reward or an estimator, and every episode of an environment, has a fresh instance to
+//! itself. Whatever a plugin does ends in a value that was checked or in a [`Failure`] that names the
+//! plugin, the limit and the rollout. This crate knows no tensor and no model.
+
+mod bindings;
+mod clock;
+mod convert;
+mod environment;
+mod error;
+mod estimator;
+mod info;
+mod library;
+mod limit;
+mod log;
+mod plugin;
+mod refuse;
+mod reward;
+mod sandbox;
+
+pub use environment::{Action, Environment, Episode, ToolCall, Transition};
+pub use error::{Cause, Failure, LoadError};
+pub use estimator::{Estimate, Estimator, EstimatorBatch, Traits};
+pub use info::{Info, Kind, inspect};
+pub use library::Library;
+pub use molt_core::settings::Limits;
+pub use plugin::Call;
+pub use reward::{Reward, Sample, Verdict};
+pub use sandbox::Sandbox;

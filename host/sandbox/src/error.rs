@@ -1,0 +1,145 @@
+//! What goes wrong with a plugin: before it runs ([`LoadError`]), and when it does ([`Failure`]).
+
+use molt_core::ids::RolloutId;
+use std::fmt;
+use std::path::PathBuf;
+use thiserror::Error;
+
+use crate::info::Kind;
+
+/// A plugin cannot be used. Found before a run starts.
+#[derive(Debug, Error)]
+pub enum LoadError {
+    #[error("no plugin called `{name}`{}; looked in {}", near(.near), places(.looked_in))]
+    NotFound { name: String, near: Vec<String>, looked_in: Vec<PathBuf> },
+
+    #[error("cannot read plugin {}", .path.display())]
+    Unreadable { path: PathBuf, source: std::io::Error },
+
+    #[error("{} is not a WebAssembly file: it does not begin like one", .path.display())]
+    NotWasm { path: PathBuf },
+
+    #[error(
+        "{} is a core WebAssembly module, and a plugin is a component; build it for wasm32-wasip2, \
+         or wrap it with `wasm-tools component new`", .path.display()
+    )]
+    CoreModule { path: PathBuf },
+
+    #[error("{} is damaged: {reason}", .path.display())]
+    Corrupt { path: PathBuf, reason: String },
+
+    #[error(
+        "{} is not a Molt plugin: it exports none of molt:plugin/environment, reward, estimator and agent",
+        .path.display()
+    )]
+    NotPlugin { path: PathBuf },
+
+    #[error("plugin `{name}` is built against molt:plugin {found}, and this Molt runs molt:plugin {supported}")]
+    Contract { name: String, found: String, supported: &'static str },
+
+    #[error("plugin `{name}` is {}, and {} was asked for", .found.with_article(), .wanted.with_article())]
+    WrongKind { name: String, found: Kind, wanted: Kind },
+
+    #[error("plugin `{name}` imports `{import}`, which this run does not grant")]
+    NotGranted { name: String, import: String },
+
+    #[error("plugin `{name}` cannot be compiled and linked: {reason}")]
+    Link { name: String, reason: String },
+
+    #[error("the cache for compiled plugins, {}, cannot be used", .path.display())]
+    Cache { path: PathBuf, source: std::io::Error },
+
+    #[error("the WebAssembly runtime cannot start: {reason}")]
+    Runtime { reason: String },
+}
+
+fn near(names: &[String]) -> String {
+    match names {
+        [] => String::new(),
+        names => format!(" (did you mean `{}`?)", names.join("` or `")),
+    }
+}
+
+fn places(paths: &[PathBuf]) -> String {
+    let shown: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    shown.join(", ")
+}
+
+/// One call of a plugin failed. The rollout that it was for cannot be scored.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub struct Failure {
+    pub plugin: String,
+    /// None for a call that is not about one rollout, like an estimate.
+    pub rollout: Option<RolloutId>,
+    pub cause: Cause,
+    /// The end of what the instance printed, on one line.
+    pub log: String,
+}
+
+/// Why a call failed.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Cause {
+    /// More memory than `limit_mib` was asked for, and the plugin could not go on without.
+    Memory { limit_mib: u64 },
+    /// More CPU time than `limit_ms` was used.
+    Cpu { limit_ms: u64 },
+    /// More data than `limit_kib` was handed to the host at once.
+    Output { limit_kib: u64 },
+    /// The stack overflowed.
+    Stack,
+    /// The plugin crashed: a panic, an invalid access, an exit.
+    Trap(String),
+    /// It returned a number that is not finite.
+    NotFinite(String),
+    /// It returned something that does not fit the call.
+    BadReturn(String),
+    /// It asked for a file or the network, which nobody granted.
+    Denied(String),
+    /// It said itself that it cannot do its work.
+    Reported(String),
+    /// The host's own fault: the call's arguments do not fit together.
+    BadCall(String),
+}
+
+impl Failure {
+    /// The kind of failure, as it is counted in metrics.
+    pub fn label(&self) -> &'static str {
+        match self.cause {
+            Cause::Memory { .. } => "memory-limit",
+            Cause::Cpu { .. } => "cpu-limit",
+            Cause::Output { .. } => "output-limit",
+            Cause::Stack => "stack-overflow",
+            Cause::Trap(_) => "trap",
+            Cause::NotFinite(_) => "not-finite",
+            Cause::BadReturn(_) => "bad-return",
+            Cause::Denied(_) => "denied",
+            Cause::Reported(_) => "infra",
+            Cause::BadCall(_) => "bad-call",
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "plugin `{}` ", self.plugin)?;
+        match &self.cause {
+            Cause::Memory { limit_mib } => write!(f, "needed more memory than its limit of {limit_mib} MiB")?,
+            Cause::Cpu { limit_ms } => write!(f, "used more CPU time than its limit of {limit_ms} ms")?,
+            Cause::Output { limit_kib } => write!(f, "returned more data than its limit of {limit_kib} KiB")?,
+            Cause::Stack => write!(f, "overflowed its stack")?,
+            Cause::Trap(what) => write!(f, "crashed ({what})")?,
+            Cause::NotFinite(what) => write!(f, "returned a number that is not finite ({what})")?,
+            Cause::BadReturn(what) => write!(f, "returned what does not fit the call ({what})")?,
+            Cause::Denied(what) => write!(f, "asked for {what}, which is not granted")?,
+            Cause::Reported(what) => write!(f, "reported a failure ({what})")?,
+            Cause::BadCall(what) => write!(f, "was called with arguments that do not fit together ({what})")?,
+        }
+        if let Some(rollout) = self.rollout {
+            write!(f, " in rollout {rollout}")?;
+        }
+        if !self.log.is_empty() {
+            write!(f, "; it printed: {}", self.log)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,195 @@
+//! Estimator plugins.
+
+use wasmtime::Store;
+use wasmtime::component::InstancePre;
+
+use crate::bindings::estimator::{self as wit, Credit, EstimatorPluginPre};
+use crate::error::{Cause, Failure, LoadError};
+use crate::info::Info;
+use crate::plugin::{Data, Plugin, kib};
+
+/// One training batch, flat, over action tokens only. Segments follow each other in the per-token arrays.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct EstimatorBatch {
+    /// One per rollout.
+    pub rewards: Vec<f32>,
+    /// The prompt group of each rollout: 0, 1, … without gaps.
+    pub groups: Vec<u32>,
+    /// The rollout of each segment.
+    pub segment_rollouts: Vec<u32>,
+    /// Where each segment's action tokens begin, and last the number of all action tokens.
+    pub segment_offsets: Vec<u32>,
+    /// The turn of each action token.
+    pub turns: Vec<u32>,
+    /// log π − log π_ref of each action token; empty without a reference model.
+    pub kl: Vec<f32>,
+    /// The critic's value at each action token; empty without a critic.
+    pub values: Vec<f32>,
+    pub gamma: f32,
+    pub lambda: f32,
+    pub kl_coef: f32,
+}
+
+/// What an estimator needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Traits {
+    /// It compares the rollouts of one prompt.
+    pub needs_group: bool,
+    pub needs_values: bool,
+    /// The host whitens the advantages over all action tokens of the batch.
+    pub whiten: bool,
+}
+
+/// One finite number per action token each.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Estimate {
+    pub advantages: Vec<f32>,
+    /// The target of a critic.
+    pub returns: Vec<f32>,
+}
+
+impl EstimatorBatch {
+    /// Number of action tokens.
+    fn tokens(&self) -> usize {
+        self.segment_offsets.last().map_or(0, |&end| end as usize)
+    }
+
+    /// Whether lengths and indices fit together, so that a plugin may rely on them.
+    fn check(&self) -> Result<(), String> {
+        let tokens = self.tokens();
+        let rollouts = self.rewards.len();
+        let expect = |what: &str, found: usize, expected: usize| {
+            if found == expected { Ok(()) } else { Err(format!("{what} has {found} entries, expected {expected}")) }
+        };
+        expect("groups", self.groups.len(), rollouts)?;
+        expect("segment-offsets", self.segment_offsets.len(), self.segment_rollouts.len() + 1)?;
+        expect("turns", self.turns.len(), tokens)?;
+        for (what, array) in [("kl", &self.kl), ("values", &self.values)] {
+            if !array.is_empty() {
+                expect(what, array.len(), tokens)?;
+            }
+        }
+        if self.segment_offsets.first() != Some(&0) || !self.segment_offsets.is_sorted() {
+            return Err("segment-offsets do not begin at 0 or fall".into());
+        }
+        if self.segment_rollouts.iter().any(|&rollout| rollout as usize >= rollouts) {
+            return Err("a segment belongs to a rollout that does not exist".into());
+        }
+        let groups = self.groups.iter().max().map_or(0, |&last| last as usize + 1);
+        let mut seen = vec![false; groups.min(rollouts + 1)];
+        for &group in &self.groups {
+            match seen.get_mut(group as usize) {
+                Some(seen) => *seen = true,
+                None => return Err(format!("group {group} of {rollouts} rollouts leaves a gap")),
+            }
+        }
+        if !seen.iter().all(|&seen| seen) {
+            return Err("the groups are not numbered without gaps".into());
+        }
+        let arrays = [("rewards", &self.rewards), ("kl", &self.kl), ("values", &self.values)];
+        match arrays.iter().find(|(_, array)| array.iter().any(|number| !number.is_finite())) {
+            Some((what, _)) => Err(format!("{what} are not all finite")),
+            None => Ok(()),
+        }
+    }
+
+    /// One number per action token.
+    fn broadcast(&self, what: &str, credit: Credit) -> Result<Vec<f32>, Cause> {
+        let (given, per, expected) = match &credit {
+            Credit::PerRollout(given) => (given, "rollout", self.rewards.len()),
+            Credit::PerToken(given) => (given, "action token", self.tokens()),
+        };
+        if given.len() != expected {
+            let found = given.len();
+            return Err(Cause::BadReturn(format!(
+                "{what} has {found} numbers, expected {expected}, one per {per}"
+            )));
+        }
+        if let Some((at, number)) = given.iter().enumerate().find(|(_, number)| !number.is_finite()) {
+            return Err(Cause::NotFinite(format!("{what} of {per} {at} is {number}")));
+        }
+        Ok(match credit {
+            Credit::PerToken(tokens) => tokens,
+            Credit::PerRollout(rollouts) => self
+                .segment_rollouts
+                .iter()
+                .zip(self.segment_offsets.windows(2))
+                .flat_map(|(&rollout, ends)| {
+                    std::iter::repeat_n(rollouts[rollout as usize], (ends[1] - ends[0]) as usize)
+                })
+                .collect(),
+        })
+    }
+}
+
+/// A loaded estimator plugin.
+#[derive(Clone)]
+pub struct Estimator {
+    plugin: Plugin,
+    component: EstimatorPluginPre<Data>,
+}
+
+impl Estimator {
+    pub(crate) fn new(plugin: Plugin, component: InstancePre<Data>) -> Result<Self, LoadError> {
+        let component = EstimatorPluginPre::new(component).map_err(|error| plugin.mismatch(&error))?;
+        Ok(Self { plugin, component })
+    }
+
+    pub fn info(&self) -> &Info {
+        &self.plugin.info
+    }
+
+    /// What the estimator needs.
+    ///
+    /// # Errors
+    /// The plugin crashed or hit a limit.
+    pub async fn traits(&self) -> Result<Traits, Failure> {
+        let mut store = self.plugin.store(0).await;
+        let run = async |store: &mut Store<Data>| {
+            let instance = self.component.instantiate_async(&mut *store).await?;
+            instance.molt_plugin_estimator().call_describe(store).await
+        };
+        let wit::Traits { needs_group, needs_values, whiten } = self.plugin.run(&mut store, None, run).await?;
+        Ok(Traits { needs_group, needs_values, whiten })
+    }
+
+    /// The advantage and the return of every action token. The same batch gives the same bits.
+    ///
+    /// # Errors
+    /// The batch does not fit together; the plugin crashed, hit a limit or reported a failure; or what it
+    /// returned is of the wrong length or not finite.
+    pub async fn estimate(&self, batch: &EstimatorBatch) -> Result<Estimate, Failure> {
+        batch.check().map_err(|what| self.plugin.failure(None, Cause::BadCall(what), None))?;
+        let mut store = self.plugin.store(0).await;
+        // Two numbers per action token are what is asked for; the limit is on what comes beyond.
+        let due = 2 * size_of::<f32>() * (batch.tokens() + batch.rewards.len());
+        store.set_hostcall_fuel(kib(self.plugin.limits.output_kib).saturating_add(due));
+        let run = async |store: &mut Store<Data>| {
+            let instance = self.component.instantiate_async(&mut *store).await?;
+            instance.molt_plugin_estimator().call_estimate(store, &to_wit(batch)).await
+        };
+        let answer = self.plugin.run(&mut store, None, run).await?;
+        let estimate = answer.map_err(Cause::Reported).and_then(|estimates| {
+            Ok(Estimate {
+                advantages: batch.broadcast("the advantages", estimates.advantages)?,
+                returns: batch.broadcast("the returns", estimates.returns)?,
+            })
+        });
+        estimate.map_err(|cause| self.plugin.failure(None, cause, Some(store.data())))
+    }
+}
+
+fn to_wit(batch: &EstimatorBatch) -> wit::Batch {
+    wit::Batch {
+        rewards: batch.rewards.clone(),
+        groups: batch.groups.clone(),
+        segment_rollouts: batch.segment_rollouts.clone(),
+        segment_offsets: batch.segment_offsets.clone(),
+        turns: batch.turns.clone(),
+        kl: batch.kl.clone(),
+        values: batch.values.clone(),
+        gamma: batch.gamma,
+        lambda: batch.lambda,
+        kl_coef: batch.kl_coef,
+    }
+}

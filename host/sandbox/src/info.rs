@@ -1,0 +1,200 @@
+//! What a component says about itself, read from its bytes: nothing is compiled and nothing is run.
+
+use sha2::{Digest, Sha256};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use wasmparser::{ComponentExternalKind, Encoding, Parser, Payload, Validator, WasmFeatures};
+
+use crate::error::LoadError;
+
+/// What a plugin does, which is the interface that it exports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Answers the model's turns; the host samples.
+    Environment,
+    /// Scores finished rollouts.
+    Reward,
+    /// Turns rewards into advantages.
+    Estimator,
+    /// Owns its loop and calls the model.
+    ChatAgent,
+}
+
+impl Kind {
+    fn of_interface(name: &str) -> Option<Self> {
+        match name {
+            "environment" => Some(Kind::Environment),
+            "reward" => Some(Kind::Reward),
+            "estimator" => Some(Kind::Estimator),
+            "agent" => Some(Kind::ChatAgent),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn with_article(self) -> String {
+        let article = if matches!(self, Kind::Environment | Kind::Estimator) { "an" } else { "a" };
+        format!("{article} {self}")
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Environment => "environment",
+            Kind::Reward => "reward",
+            Kind::Estimator => "estimator",
+            Kind::ChatAgent => "chat agent",
+        })
+    }
+}
+
+/// A plugin file, as `molt plugin inspect` shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Info {
+    /// The file's name without `.wasm`.
+    pub name: String,
+    pub kind: Kind,
+    /// The plugin's own version: the custom section `version`.
+    pub version: Option<String>,
+    /// One sentence: the custom section `description`.
+    pub description: Option<String>,
+    /// The version of `molt:plugin` that it was built against.
+    pub contract: String,
+    /// `sha256:` and the hexadecimal digest of the file.
+    pub digest: String,
+    /// Size of the file in bytes.
+    pub size: u64,
+    pub path: PathBuf,
+    /// What it asks the host for, sorted.
+    pub imports: Vec<String>,
+}
+
+/// Reads what the plugin at `path` is.
+///
+/// # Errors
+/// The file is missing, not a component, damaged, or not a Molt plugin.
+pub fn inspect(path: &Path) -> Result<Info, LoadError> {
+    read(path).map(|(info, _)| info)
+}
+
+/// Reads a plugin file; the bytes are the ones that the digest is of.
+pub(crate) fn read(path: &Path) -> Result<(Info, Vec<u8>), LoadError> {
+    let bytes =
+        std::fs::read(path).map_err(|source| LoadError::Unreadable { path: path.to_owned(), source })?;
+    let surface = Surface::of(&bytes).map_err(|bad| bad.at(path))?;
+    let Some((kind, contract)) = surface.exported else {
+        return Err(LoadError::NotPlugin { path: path.to_owned() });
+    };
+    let info = Info {
+        name: path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned()),
+        kind,
+        version: surface.version,
+        description: surface.description,
+        contract,
+        digest: digest(&bytes),
+        size: bytes.len() as u64,
+        path: path.to_owned(),
+        imports: surface.imports,
+    };
+    Ok((info, bytes))
+}
+
+fn digest(bytes: &[u8]) -> String {
+    let hash = Sha256::digest(bytes);
+    let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{hex}")
+}
+
+/// The outside of a component.
+#[derive(Debug, Default)]
+struct Surface {
+    exported: Option<(Kind, String)>,
+    imports: Vec<String>,
+    version: Option<String>,
+    description: Option<String>,
+}
+
+enum Bad {
+    NotWasm,
+    CoreModule,
+    Corrupt(String),
+}
+
+impl Bad {
+    fn at(self, path: &Path) -> LoadError {
+        let path = path.to_owned();
+        match self {
+            Bad::NotWasm => LoadError::NotWasm { path },
+            Bad::CoreModule => LoadError::CoreModule { path },
+            Bad::Corrupt(reason) => LoadError::Corrupt { path, reason },
+        }
+    }
+}
+
+impl Surface {
+    fn of(bytes: &[u8]) -> Result<Self, Bad> {
+        if !bytes.starts_with(b"\0asm") {
+            return Err(Bad::NotWasm);
+        }
+        if Parser::is_core_wasm(bytes) {
+            return Err(Bad::CoreModule);
+        }
+        let corrupt = |error: wasmparser::BinaryReaderError| Bad::Corrupt(error.to_string());
+        Validator::new_with_features(WasmFeatures::all()).validate_all(bytes).map_err(corrupt)?;
+        let mut surface = Surface::default();
+        // The parser goes into nested modules and components; only the outermost one has the plugin's surface.
+        let mut depth = 0_usize;
+        for payload in Parser::new(0).parse_all(bytes) {
+            match payload.map_err(corrupt)? {
+                Payload::Version { encoding: Encoding::Module | Encoding::Component, .. } => depth += 1,
+                Payload::End(_) => depth -= 1,
+                Payload::ComponentImportSection(section) if depth == 1 => {
+                    for import in section {
+                        surface.import(import.map_err(corrupt)?.name.name);
+                    }
+                }
+                Payload::ComponentExportSection(section) if depth == 1 => {
+                    for export in section {
+                        let export = export.map_err(corrupt)?;
+                        if export.kind == ComponentExternalKind::Instance {
+                            surface.export(export.name.name);
+                        }
+                    }
+                }
+                Payload::CustomSection(section) => surface.custom(section.name(), section.data()),
+                _ => {}
+            }
+        }
+        surface.imports.sort();
+        Ok(surface)
+    }
+
+    fn import(&mut self, name: &str) {
+        // The contract's own records: a component imports their types to speak of them, and calls nothing.
+        if !name.starts_with("molt:plugin/types@") {
+            self.imports.push(name.to_owned());
+        }
+    }
+
+    fn export(&mut self, name: &str) {
+        let Some((interface, version)) =
+            name.strip_prefix("molt:plugin/").and_then(|rest| rest.split_once('@'))
+        else {
+            return;
+        };
+        if let (None, Some(kind)) = (&self.exported, Kind::of_interface(interface)) {
+            self.exported = Some((kind, version.to_owned()));
+        }
+    }
+
+    fn custom(&mut self, name: &str, data: &[u8]) {
+        let field = match name {
+            "version" => &mut self.version,
+            "description" => &mut self.description,
+            _ => return,
+        };
+        if let (None, Ok(text)) = (&field, std::str::from_utf8(data)) {
+            *field = Some(text.trim().to_owned());
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Memory and CPU time of one instance: what it may use, what it used, and why it was stopped.
+
+use rustix::time::{ClockId, clock_gettime};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use thiserror::Error;
+use wasmtime::{ResourceLimiter, Store, UpdateDeadline};
+
+use crate::plugin::Data;
+
+/// Elements of all tables of an instance: several times what large language runtimes need.
+const TABLE_ELEMENTS: usize = 200_000;
+
+/// Core instances of a component: its modules and the adapters between them.
+pub(crate) const CORE_INSTANCES: usize = 32;
+
+/// Tables of a component.
+pub(crate) const TABLES: usize = 16;
+
+/// Linear memories of a component.
+pub(crate) const MEMORIES: usize = 4;
+
+/// The memory of one instance: linear memories and tables, in bytes.
+#[derive(Debug)]
+pub(crate) struct MemoryLimit {
+    bytes: usize,
+    used: usize,
+    elements: usize,
+    /// A growth was refused: if the guest then fails, this is why.
+    pub(crate) refused: bool,
+}
+
+impl MemoryLimit {
+    pub(crate) fn new(mib: u64) -> Self {
+        let bytes = usize::try_from(mib.saturating_mul(1 << 20)).unwrap_or(usize::MAX);
+        Self { bytes, used: 0, elements: 0, refused: false }
+    }
+}
+
+impl ResourceLimiter for MemoryLimit {
+    fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+        let used = self.used.saturating_add(desired.saturating_sub(current));
+        let fits = used <= self.bytes && maximum.is_none_or(|maximum| desired <= maximum);
+        if fits {
+            self.used = used;
+        } else {
+            self.refused = true;
+        }
+        Ok(fits)
+    }
+
+    fn table_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+        let elements = self.elements.saturating_add(desired.saturating_sub(current));
+        let fits = elements <= TABLE_ELEMENTS && maximum.is_none_or(|maximum| desired <= maximum);
+        if fits {
+            self.elements = elements;
+        } else {
+            self.refused = true;
+        }
+        Ok(fits)
+    }
+
+    fn instances(&self) -> usize {
+        CORE_INSTANCES
+    }
+
+    fn tables(&self) -> usize {
+        TABLES
+    }
+
+    fn memories(&self) -> usize {
+        MEMORIES
+    }
+}
+
+/// The CPU time of the call in progress. Time in which the guest is suspended does not count, nor does time
+/// in which the operating system runs something else.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Meter(Arc<Times>);
+
+#[derive(Debug, Default)]
+struct Times {
+    /// In earlier polls of the call.
+    used: AtomicU64,
+    /// The thread's CPU time when the poll in progress began.
+    began: AtomicU64,
+}
+
+/// The guest used up its CPU time.
+#[derive(Debug, Error)]
+#[error("out of CPU time")]
+pub(crate) struct OutOfTime;
+
+impl Meter {
+    fn used(&self) -> Duration {
+        let poll = thread_cpu_ns().saturating_sub(self.0.began.load(Ordering::Relaxed));
+        Duration::from_nanos(self.0.used.load(Ordering::Relaxed) + poll)
+    }
+
+    /// Runs one call and counts the CPU time of its polls.
+    pub(crate) async fn measure<T>(&self, call: impl Future<Output = T>) -> T {
+        self.0.used.store(0, Ordering::Relaxed);
+        let mut call = pin!(call);
+        std::future::poll_fn(|context| {
+            self.0.began.store(thread_cpu_ns(), Ordering::Relaxed);
+            let poll = call.as_mut().poll(context);
+            let used = self.used().as_nanos();
+            self.0.used.store(u64::try_from(used).unwrap_or(u64::MAX), Ordering::Relaxed);
+            poll
+        })
+        .await
+    }
+}
+
+/// Checks the CPU time at every epoch, and lets other tasks of the thread run.
+pub(crate) fn watch(store: &mut Store<Data>, limit: Duration) {
+    let meter = store.data().meter.clone();
+    store.set_epoch_deadline(1);
+    store.epoch_deadline_callback(move |_| {
+        if meter.used() > limit { Err(OutOfTime.into()) } else { Ok(UpdateDeadline::Yield(1)) }
+    });
+}
+
+fn thread_cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let ns = time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec);
+    u64::try_from(ns).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn growth_is_counted_over_all_memories() {
+        let mut limit = MemoryLimit::new(1);
+        let half = 1 << 19;
+        let mut grow = |from, to| limit.memory_growing(from, to, None).expect("never fails");
+        assert!(grow(0, half));
+        assert!(grow(0, half));
+        assert!(!grow(half, half + 65536));
+        assert!(limit.refused);
+    }
+
+    #[tokio::test]
+    async fn waiting_is_not_counted() {
+        let meter = Meter::default();
+        // The clock of a thread that sleeps stands still, however long it takes.
+        meter.measure(tokio::time::sleep(Duration::from_millis(60))).await;
+        let waited = Duration::from_nanos(meter.0.used.load(Ordering::Relaxed));
+        assert!(waited < Duration::from_millis(50), "{waited:?}");
+        meter
+            .measure(async {
+                let start = thread_cpu_ns();
+                while thread_cpu_ns() < start + 5_000_000 {}
+            })
+            .await;
+        let worked = Duration::from_nanos(meter.0.used.load(Ordering::Relaxed));
+        assert!(worked >= Duration::from_millis(5), "{worked:?}");
+    }
+}

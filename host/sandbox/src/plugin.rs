@@ -1,0 +1,147 @@
+//! A loaded component, and one guarded call into a fresh instance of it.
+
+use molt_core::ids::RolloutId;
+use molt_core::settings::Limits;
+use rand_chacha::ChaCha12Rng;
+use rand_chacha::rand_core::SeedableRng;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use wasmtime::component::ResourceTable;
+use wasmtime::{Engine, Store, Trap, WasmBacktrace};
+use wasmtime_wasi::{I32Exit, WasiCtx, WasiCtxView, WasiView};
+
+use crate::clock::Clock;
+use crate::error::{Cause, Failure, LoadError};
+use crate::info::Info;
+use crate::limit::{MemoryLimit, Meter, OutOfTime, watch};
+use crate::log::Log;
+use crate::refuse::Denied;
+
+/// What a call is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Call {
+    /// Named in a failure.
+    pub rollout: Option<RolloutId>,
+    /// All randomness that the instance sees.
+    pub seed: u64,
+}
+
+/// What is common to plugins of every kind.
+#[derive(Debug, Clone)]
+pub(crate) struct Plugin {
+    pub(crate) info: Arc<Info>,
+    pub(crate) limits: Limits,
+    pub(crate) engine: Engine,
+    /// How many instances may be alive; the next one waits.
+    pub(crate) slots: Arc<Semaphore>,
+}
+
+/// The host's side of one instance.
+pub(crate) struct Data {
+    wasi: WasiCtx,
+    pub(crate) table: ResourceTable,
+    pub(crate) clock: Clock,
+    memory: MemoryLimit,
+    pub(crate) meter: Meter,
+    log: Log,
+    /// Given back when the instance is gone.
+    _slot: OwnedSemaphorePermit,
+}
+
+impl WasiView for Data {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+    }
+}
+
+impl Plugin {
+    /// The host's side of a new instance: an empty world whose randomness is `seed`, and the limits.
+    /// Waits while as many instances are alive as may be.
+    pub(crate) async fn store(&self, seed: u64) -> Store<Data> {
+        let slot = self.slots.clone().acquire_owned().await.expect("the semaphore is never closed");
+        let log = Log::new(kib(self.limits.log_kib));
+        let clock = Clock::default();
+        let wasi = WasiCtx::builder()
+            .stdout(log.clone())
+            .stderr(log.clone())
+            .secure_random(ChaCha12Rng::seed_from_u64(seed))
+            .insecure_random(ChaCha12Rng::seed_from_u64(!seed))
+            .insecure_random_seed(u128::from(seed))
+            .wall_clock(clock.clone())
+            .build();
+        let memory = MemoryLimit::new(self.limits.memory_mib);
+        let table = ResourceTable::new();
+        let data = Data { wasi, table, clock, memory, meter: Meter::default(), log, _slot: slot };
+        let mut store = Store::new(&self.engine, data);
+        store.limiter(|data| &mut data.memory);
+        store.set_hostcall_fuel(kib(self.limits.output_kib));
+        watch(&mut store, Duration::from_millis(self.limits.cpu_ms));
+        store
+    }
+
+    /// Runs one call under the plugin's limits.
+    pub(crate) async fn run<T>(
+        &self,
+        store: &mut Store<Data>,
+        rollout: Option<RolloutId>,
+        call: impl AsyncFnOnce(&mut Store<Data>) -> wasmtime::Result<T>,
+    ) -> Result<T, Failure> {
+        let meter = store.data().meter.clone();
+        let result = meter.measure(call(&mut *store)).await;
+        result.map_err(|error| self.failure(rollout, self.cause(&error, store.data()), Some(store.data())))
+    }
+
+    /// The failure of a call: `data` holds what the instance printed.
+    pub(crate) fn failure(&self, rollout: Option<RolloutId>, cause: Cause, data: Option<&Data>) -> Failure {
+        let log = data.map_or_else(String::new, |data| data.log.tail());
+        Failure { plugin: self.info.name.clone(), rollout, cause, log }
+    }
+
+    /// The component's exports are not those of its world.
+    pub(crate) fn mismatch(&self, error: &wasmtime::Error) -> LoadError {
+        LoadError::Link { name: self.info.name.clone(), reason: format!("{error:#}") }
+    }
+
+    /// Why wasmtime ended a call.
+    fn cause(&self, error: &wasmtime::Error, data: &Data) -> Cause {
+        if let Some(Denied(what)) = error.downcast_ref() {
+            return Cause::Denied(what.clone());
+        }
+        if error.is::<OutOfTime>() {
+            return Cause::Cpu { limit_ms: self.limits.cpu_ms };
+        }
+        // The type of this error is private to wasmtime.
+        if error.chain().any(|link| link.to_string().contains("too much data is being copied")) {
+            return Cause::Output { limit_kib: self.limits.output_kib };
+        }
+        if data.memory.refused {
+            return Cause::Memory { limit_mib: self.limits.memory_mib };
+        }
+        if let Some(I32Exit(status)) = error.downcast_ref() {
+            return Cause::Trap(format!("it exited with status {status}"));
+        }
+        match error.downcast_ref::<Trap>() {
+            Some(Trap::StackOverflow) => Cause::Stack,
+            Some(Trap::MemoryOutOfBounds) if is_recursion(error) => Cause::Stack,
+            Some(trap) => Cause::Trap(trap.to_string()),
+            None => Cause::Trap(error.root_cause().to_string()),
+        }
+    }
+}
+
+/// KiB as bytes.
+pub(crate) fn kib(kib: u64) -> usize {
+    usize::try_from(kib.saturating_mul(1024)).unwrap_or(usize::MAX)
+}
+
+/// Languages that keep their own stack at the bottom of linear memory run out of bounds when it overflows.
+/// Then the innermost frames that wasmtime recorded, twenty at most, are few functions many times.
+fn is_recursion(error: &wasmtime::Error) -> bool {
+    let Some(trace) = error.downcast_ref::<WasmBacktrace>() else { return false };
+    let mut functions: Vec<u32> = trace.frames().iter().map(|frame| frame.func_index()).collect();
+    let depth = functions.len();
+    functions.sort_unstable();
+    functions.dedup();
+    depth >= 16 && functions.len() * 2 <= depth
+}

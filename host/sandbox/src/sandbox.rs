@@ -1,0 +1,231 @@
+//! The engine that plugins run on, and how one is loaded.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use wasmtime::component::{Component, InstancePre, Linker};
+use wasmtime::{Cache, CacheConfig, Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
+use wasmtime_wasi::WasiView;
+use wasmtime_wasi::cli::{WasiCli, WasiCliView};
+use wasmtime_wasi::p2::bindings::{cli, random};
+use wasmtime_wasi::random::WasiRandom;
+
+use crate::environment::Environment;
+use crate::error::LoadError;
+use crate::estimator::Estimator;
+use crate::info::{Info, Kind, read};
+use crate::library::Library;
+use crate::limit::{CORE_INSTANCES, MEMORIES, TABLES};
+use crate::plugin::{Data, Plugin};
+use crate::reward::Reward;
+use crate::{Limits, clock, refuse};
+
+/// The version of `molt:plugin` whose worlds this host runs. A plugin built against any 0.1.x fits.
+const CONTRACT: &str = "0.1";
+
+/// How often the CPU time of a running guest is looked at, and other tasks get a turn.
+const TICK: Duration = Duration::from_millis(5);
+
+/// Episodes that may be open at a time, over all environments. More wait.
+const EPISODES: u32 = 1024;
+
+/// Rewards and estimates that may be computed at a time. Apart from the episodes, so that neither waits for
+/// the other.
+const CALLS: u32 = 256;
+
+/// Runs plugins. Clones share everything.
+#[derive(Clone)]
+pub struct Sandbox {
+    engine: Engine,
+    linker: Linker<Data>,
+    episodes: Arc<Semaphore>,
+    calls: Arc<Semaphore>,
+}
+
+impl Sandbox {
+    /// Starts a runtime. Compiled code is kept in `cache_dir`, which is made private to the user, and is
+    /// found again by what it was compiled from; without one, every process compiles anew.
+    ///
+    /// # Errors
+    /// The cache directory cannot be made or the runtime cannot start.
+    pub fn new(cache_dir: Option<&Path>) -> Result<Self, LoadError> {
+        let cache = cache_dir.map(open_cache).transpose()?;
+        let engine = engine(cache)?;
+        start_ticker(&engine)?;
+        let linker = granted(&engine).map_err(runtime)?;
+        let slots = |count: u32| Arc::new(Semaphore::new(count as usize));
+        Ok(Self { engine, linker, episodes: slots(EPISODES), calls: slots(CALLS) })
+    }
+
+    /// Loads the reward plugin called `name`.
+    ///
+    /// # Errors
+    /// It is not found, not a reward, built against another contract, or imports what is not granted.
+    pub fn reward(&self, library: &Library, name: &str, limits: Limits) -> Result<Reward, LoadError> {
+        let (plugin, component) = self.load(library, name, limits, Kind::Reward)?;
+        Reward::new(plugin, component)
+    }
+
+    /// Loads the environment plugin called `name`. Errors as for [`reward`](Self::reward).
+    ///
+    /// # Errors
+    /// It is not found, not an environment, built against another contract, or imports what is not granted.
+    pub fn environment(
+        &self,
+        library: &Library,
+        name: &str,
+        limits: Limits,
+    ) -> Result<Environment, LoadError> {
+        let (plugin, component) = self.load(library, name, limits, Kind::Environment)?;
+        Environment::new(plugin, component)
+    }
+
+    /// Loads the estimator plugin called `name`.
+    ///
+    /// # Errors
+    /// It is not found, not an estimator, built against another contract, or imports what is not granted.
+    pub fn estimator(&self, library: &Library, name: &str, limits: Limits) -> Result<Estimator, LoadError> {
+        let (plugin, component) = self.load(library, name, limits, Kind::Estimator)?;
+        Estimator::new(plugin, component)
+    }
+
+    /// Finds, checks, compiles and links a plugin.
+    fn load(
+        &self,
+        library: &Library,
+        name: &str,
+        limits: Limits,
+        wanted: Kind,
+    ) -> Result<(Plugin, InstancePre<Data>), LoadError> {
+        let (info, bytes) = read(&library.find(name)?)?;
+        check(&info, wanted)?;
+        let link = |error: wasmtime::Error| LoadError::Link { name: info.name.clone(), reason: format!("{error:#}") };
+        let component = Component::from_binary(&self.engine, &bytes).map_err(link)?;
+        let mut linker = self.linker.clone();
+        refuse::link(&mut linker, &self.engine, &component).map_err(link)?;
+        let component = linker.instantiate_pre(&component).map_err(link)?;
+        tracing::debug!(plugin = info.name, kind = %info.kind, digest = info.digest, "loaded");
+        let slots = if wanted == Kind::Environment { &self.episodes } else { &self.calls };
+        let plugin =
+            Plugin { info: Arc::new(info), limits, engine: self.engine.clone(), slots: slots.clone() };
+        Ok((plugin, component))
+    }
+}
+
+/// Whether a plugin is of the wanted kind, of our contract, and asks for nothing that is not granted.
+fn check(info: &Info, wanted: Kind) -> Result<(), LoadError> {
+    let name = info.name.clone();
+    if info.contract.strip_prefix(CONTRACT).is_none_or(|patch| !patch.starts_with('.')) {
+        let found = info.contract.clone();
+        return Err(LoadError::Contract { name, found, supported: "0.1.x" });
+    }
+    if info.kind != wanted {
+        return Err(LoadError::WrongKind { name, found: info.kind, wanted });
+    }
+    match info.imports.iter().find(|import| !is_granted(import)) {
+        Some(import) => Err(LoadError::NotGranted { name, import: import.clone() }),
+        None => Ok(()),
+    }
+}
+
+/// The interfaces of WASI 0.2 that a plugin may import. Files and sockets among them refuse every request.
+fn is_granted(import: &str) -> bool {
+    let Some((interface, version)) = import.split_once('@') else { return false };
+    let packages = ["wasi:cli/", "wasi:clocks/", "wasi:io/", "wasi:random/"];
+    version.starts_with("0.2.") && packages.iter().chain(&refuse::REFUSED).any(|p| interface.starts_with(p))
+}
+
+/// Links what every instance gets: its own output, virtual time, seeded randomness, and empty everything else.
+fn granted(engine: &Engine) -> wasmtime::Result<Linker<Data>> {
+    let mut linker = Linker::new(engine);
+    let l = &mut linker;
+    wasmtime_wasi::p2::add_to_linker_proxy_interfaces_async(l)?;
+    random::insecure::add_to_linker::<Data, WasiRandom>(l, |data| data.ctx().ctx.random())?;
+    random::insecure_seed::add_to_linker::<Data, WasiRandom>(l, |data| data.ctx().ctx.random())?;
+    cli::environment::add_to_linker::<Data, WasiCli>(l, Data::cli)?;
+    cli::exit::add_to_linker::<Data, WasiCli>(l, Data::cli)?;
+    cli::terminal_input::add_to_linker::<Data, WasiCli>(l, Data::cli)?;
+    cli::terminal_output::add_to_linker::<Data, WasiCli>(l, Data::cli)?;
+    cli::terminal_stdin::add_to_linker::<Data, WasiCli>(l, Data::cli)?;
+    cli::terminal_stdout::add_to_linker::<Data, WasiCli>(l, Data::cli)?;
+    cli::terminal_stderr::add_to_linker::<Data, WasiCli>(l, Data::cli)?;
+    l.allow_shadowing(true);
+    clock::link(l)?;
+    l.allow_shadowing(false);
+    Ok(linker)
+}
+
+fn engine(cache: Option<Cache>) -> Result<Engine, LoadError> {
+    let mut config = Config::new();
+    config
+        .cache(cache)
+        .epoch_interruption(true)
+        .max_wasm_stack(512 << 10)
+        .async_stack_size(2 << 20)
+        .cranelift_nan_canonicalization(true)
+        .relaxed_simd_deterministic(true)
+        .allocation_strategy(pool());
+    Engine::new(&config).or_else(|error| {
+        // A process whose address space is limited cannot reserve the pool: instances are made one by one.
+        tracing::debug!("no pool of instances: {error:#}");
+        config.allocation_strategy(InstanceAllocationStrategy::OnDemand);
+        Engine::new(&config).map_err(runtime)
+    })
+}
+
+/// Room for all instances that may be alive at a time, reserved and not yet used.
+fn pool() -> PoolingAllocationConfig {
+    let instances = EPISODES + CALLS;
+    let mut pool = PoolingAllocationConfig::new();
+    pool.total_component_instances(instances)
+        .total_stacks(instances)
+        .total_core_instances(4 * instances)
+        .total_memories(2 * instances)
+        .total_tables(4 * instances)
+        .max_core_instances_per_component(CORE_INSTANCES as u32)
+        .max_memories_per_component(MEMORIES as u32)
+        .max_tables_per_component(TABLES as u32)
+        .max_tables_per_module(TABLES as u32)
+        .max_core_instance_size(4 << 20)
+        .max_component_instance_size(4 << 20)
+        .max_memory_size(4 << 30);
+    pool
+}
+
+fn open_cache(dir: &Path) -> Result<Cache, LoadError> {
+    let unusable = |source| LoadError::Cache { path: dir.to_owned(), source };
+    // Code in here is run as it is found, so nobody else may write to it.
+    create_private(dir).map_err(unusable)?;
+    let mut config = CacheConfig::new();
+    config.with_directory(dir.canonicalize().map_err(unusable)?);
+    Cache::new(config).map_err(|error| unusable(std::io::Error::other(format!("{error:#}"))))
+}
+
+fn create_private(dir: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(dir)?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(())
+}
+
+/// Moves the engine's epoch on until the last sandbox and plugin of the engine are gone.
+fn start_ticker(engine: &Engine) -> Result<(), LoadError> {
+    let weak = engine.weak();
+    let tick = move || {
+        while let Some(engine) = weak.upgrade() {
+            engine.increment_epoch();
+            drop(engine);
+            std::thread::sleep(TICK);
+        }
+    };
+    let thread = std::thread::Builder::new().name("molt-epoch".into()).spawn(tick);
+    thread.map(drop).map_err(|error| LoadError::Runtime { reason: error.to_string() })
+}
+
+fn runtime(error: wasmtime::Error) -> LoadError {
+    LoadError::Runtime { reason: format!("{error:#}") }
+}
