@@ -62,44 +62,29 @@ pub(crate) fn demo(options: &Options) -> Result<()> {
         Model::Tiny => None,
         Model::SmolLm2 => Some(smollm2::model(&cache)?),
     };
-    let molt = cache.target().join("debug/molt");
-    let seed = options.seed.to_string();
-    let start = Instant::now();
-    let call = |arguments: &[&str], paths: &[(&str, &Path)]| {
-        let mut command = Command::new(&molt);
+    let (binary, seed) = (cache.target().join("debug/molt"), options.seed.to_string());
+    let molt = |arguments: &[&str]| {
+        let mut command = Command::new(&binary);
         command.args(arguments).current_dir(process::workspace_root());
-        for (flag, path) in paths {
-            command.arg(flag).arg(path);
-        }
-        process::run(&mut command)
+        command
     };
+    let start = Instant::now();
     let rl = run_dir.join("rl");
-    match &pretrained {
+    let (model, settings) = match pretrained {
+        Some(model) => (model, "examples/smollm2/rl.toml"),
         None => {
             let (init, sft) = (run_dir.join("init"), run_dir.join("sft"));
             println!("── a new model");
-            let mut command = Command::new(&molt);
-            command.args(["init", "examples/demo/model"]).arg(&init).args(["--seed", &seed]);
-            process::run(command.current_dir(process::workspace_root()))?;
+            process::run(molt(&["init", "examples/demo/model"]).arg(&init).args(["--seed", &seed]))?;
             println!("── supervised fine-tuning");
-            call(
-                &["sft", "--config", "examples/demo/sft.toml", "--run.seed", &seed],
-                &[("--model.path", &init), ("--run.dir", &sft)],
-            )?;
-            println!("── reinforcement learning");
-            call(
-                &["train", "--config", "examples/demo/rl.toml", "--run.seed", &seed],
-                &[("--model.path", &sft.join("model")), ("--run.dir", &rl)],
-            )?;
+            let mut command = molt(&["sft", "--config", "examples/demo/sft.toml", "--run.seed", &seed]);
+            process::run(command.arg("--model.path").arg(&init).arg("--run.dir").arg(&sft))?;
+            (sft.join("model"), "examples/demo/rl.toml")
         }
-        Some(model) => {
-            println!("── reinforcement learning of SmolLM2-135M-Instruct");
-            call(
-                &["train", "--config", "examples/smollm2/rl.toml", "--run.seed", &seed],
-                &[("--model.path", model), ("--run.dir", &rl)],
-            )?;
-        }
-    }
+    };
+    println!("── reinforcement learning");
+    let mut command = molt(&["train", "--config", settings, "--run.seed", &seed]);
+    process::run(command.arg("--model.path").arg(&model).arg("--run.dir").arg(&rl))?;
     let wall = start.elapsed();
 
     let path = rl.join("summary.json");
