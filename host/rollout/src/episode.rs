@@ -93,6 +93,8 @@ impl From<GeneratorError> for End {
 /// What the environment said of a rollout so far.
 #[derive(Default)]
 struct Tally {
+    /// The environment ended the episode itself.
+    over: bool,
     reward: Option<f64>,
     solved: Option<bool>,
     metrics: BTreeMap<String, f64>,
@@ -160,6 +162,7 @@ impl<G: Generator> Driver<G> {
             tally.solved = answer.solved.or(tally.solved);
             tally.metrics.extend(answer.metrics);
             if answer.done {
+                tally.over = true;
                 break (text, cut_off);
             }
             turn += 1;
@@ -204,8 +207,9 @@ impl<G: Generator> Driver<G> {
         self.generator.generate(Request { prompt: tokens.to_vec(), sampling, seed }).await
     }
 
-    /// The reward is the sum of what the environment gave per step and of what the reward plugin gave. Where
-    /// both name a metric, the reward plugin's is kept.
+    /// The reward is the sum of what the environment gave per step and of what the reward plugin gave. Whether
+    /// the task is solved is for the reward plugin to say, else for the environment, else for a reward of at
+    /// least 1. Where both name a metric, the reward plugin's is kept.
     async fn score(
         &self,
         call: Call,
@@ -213,7 +217,7 @@ impl<G: Generator> Driver<G> {
         sample: &Sample,
         tally: Tally,
     ) -> Result<(Score, BTreeMap<String, f64>), End> {
-        let Tally { reward: mut total, mut solved, mut metrics } = tally;
+        let Tally { over, reward: mut total, mut solved, mut metrics } = tally;
         if let Some(plugin) = &self.reward {
             match plugin.score(call, sample).await? {
                 Verdict::Scored { reward, solved: verdict, metrics: more } => {
@@ -229,6 +233,11 @@ impl<G: Generator> Driver<G> {
             }
         }
         let Some(value) = total else {
+            if !over {
+                // Not dropped: a policy must not escape its score by never coming to an end.
+                let reason = "no turn or no room was left before anything was scored".to_string();
+                return Ok((Score::Invalid { reason }, metrics));
+            }
             let detail = "neither the environment nor a reward plugin scored the rollout".to_string();
             return Err(End::Dropped(DropReason::NoReward, detail));
         };

@@ -66,16 +66,21 @@ pub async fn evaluate<G: Generator>(
     if let Some(&k) = [1].iter().chain(ks).find(|k| pass_at_k(samples, 0, **k).is_none()) {
         return Err(RolloutError::PassAtK { k, samples });
     }
-    let rollouts = prompts.rows.iter().enumerate().flat_map(|(row, task)| {
-        let id = move |member| RolloutId { group: GroupId(row as u64), member };
-        (0..samples).map(move |member| (id(member), task))
-    });
-    let outcomes: Vec<Outcome> = stream::iter(rollouts)
-        .map(|(id, task)| driver.outcome(Stream::Eval, id, task))
-        .buffered(IN_FLIGHT)
-        .try_collect()
-        .await?;
-    let mut outcomes = outcomes.into_iter();
+    // Numbers and not rows go into the stream: a closure over borrowed rows could not be sent between threads.
+    let rollouts = (0..prompts.rows.len()).flat_map(|row| (0..samples).map(move |member| (row, member)));
+    let mut outcomes: Vec<(RolloutId, Outcome)> =
+        stream::iter(rollouts)
+            .map(|(row, member)| {
+                let id = RolloutId { group: GroupId(row as u64), member };
+                async move {
+                    Ok::<_, RolloutError>((id, driver.outcome(Stream::Eval, id, &prompts.rows[row]).await?))
+                }
+            })
+            .buffer_unordered(IN_FLIGHT)
+            .try_collect()
+            .await?;
+    outcomes.sort_by_key(|(id, _)| *id);
+    let mut outcomes = outcomes.into_iter().map(|(_, outcome)| outcome);
     let groups = prompts.rows.iter().enumerate().map(|(row, task)| Group {
         id: GroupId(row as u64),
         task: task.clone(),

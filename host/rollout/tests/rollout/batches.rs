@@ -1,0 +1,234 @@
+//! Synchronous and streaming batches with a scripted model and real plugins.
+
+use crate::scripted::*;
+use molt_core::ids::WeightVersion;
+use molt_core::outcome::{DropReason, Dropped};
+use molt_generator::GeneratorError;
+use molt_rollout::{Batch, Batches, Driver, Plan, RolloutError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Mostly right.
+fn answer(last: &str, seed: u64) -> String {
+    if scramble(seed, 1).is_multiple_of(4) { "wrong".into() } else { last.into() }
+}
+
+/// Right, or what the reward of that name does.
+fn hostile_answer(_: &str, seed: u64) -> String {
+    ["loop", "trap", "nan", "file", "fine", "fine", "fine", "fine"][(scramble(seed, 2) % 8) as usize].into()
+}
+
+fn salted(salt: u64, mut driver: Driver<Scripted>) -> Arc<Driver<Scripted>> {
+    Arc::get_mut(&mut driver.generator).unwrap().salt = salt;
+    Arc::new(driver)
+}
+
+/// Trains on every batch, which is to publish a version.
+async fn all(driver: &Driver<Scripted>, batches: &mut Batches<Scripted>) -> (Vec<Batch>, Vec<Dropped>) {
+    let mut got = Vec::new();
+    while let Some(batch) = batches.next().await.unwrap() {
+        got.push(Batch { wait: Duration::ZERO, ..batch });
+        let version = got.len() as u64;
+        driver.generator.version.store(version, Ordering::SeqCst);
+        batches.published(WeightVersion(version));
+    }
+    assert!(batches.next().await.unwrap().is_none(), "the end stays the end");
+    (got, batches.take_dropped())
+}
+
+/// Every row once per pass, every rollout with one outcome, no short batch but the last.
+fn assert_accounted(plan: &Plan, batches: &[Batch], rest: &[Dropped]) {
+    let trained = batches.iter().flat_map(|batch| &batch.groups);
+    let given_up = batches.iter().flat_map(|batch| &batch.dropped).chain(rest).map(|d| d.rollout.group);
+    let shipped = count(trained.clone().map(|group| group.id));
+    assert!(shipped.values().all(|times| *times == 1));
+    let lost = count(given_up.filter(|group| !shipped.contains_key(group)));
+    assert!(lost.values().all(|rollouts| *rollouts == plan.samples as usize), "{lost:?}");
+    let mut ids: Vec<u64> = shipped.keys().chain(lost.keys()).map(|group| group.0).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, (0..plan.groups()).collect::<Vec<_>>());
+    let rows = count(trained.clone().map(|group| &group.task.id));
+    assert!(rows.values().all(|times| *times as u64 <= plan.passes));
+    for group in trained {
+        assert_eq!(group.outcomes.len(), plan.samples as usize);
+        assert!(group.finished().count() >= plan.min_finished as usize);
+    }
+    let full = batches.len().saturating_sub(1);
+    assert!(batches[..full].iter().all(|batch| batch.groups.len() == plan.batch_size));
+    assert!(batches.iter().all(|batch| !batch.groups.is_empty()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn without_a_queue_streaming_equals_sync_whatever_the_timing() {
+    let plan = Plan { passes: 2, ..plan(prompts(11, |n| n % 4 == 1), 3) };
+    let sync_driver = salted(0, driver(single_turn(), exact_match(), answer));
+    let expected = all(&sync_driver, &mut Batches::sync(sync_driver.clone(), plan.clone())).await;
+    assert_accounted(&plan, &expected.0, &expected.1);
+    assert!(expected.0.iter().any(|batch| batch.given_up > 0));
+    for salt in 1..6 {
+        let driver = salted(salt, driver(single_turn(), exact_match(), answer));
+        let got = all(&driver, &mut Batches::streaming(driver.clone(), plan.clone(), 0)).await;
+        assert_eq!(got, expected);
+    }
+}
+
+#[tokio::test]
+async fn no_token_is_older_than_the_queue_allows() {
+    for queue_size in 1..4 {
+        let mut ahead = BTreeMap::new();
+        for salt in 0..4 {
+            let plan = Plan { passes: 3, ..plan(prompts(13, |n| n % 5 == 1), 2) };
+            let driver = salted(salt, driver(single_turn(), exact_match(), answer));
+            let (batches, rest) =
+                all(&driver, &mut Batches::streaming(driver.clone(), plan.clone(), queue_size)).await;
+            assert_accounted(&plan, &batches, &rest);
+            for (version, batch) in batches.iter().enumerate() {
+                let oldest =
+                    batch.groups.iter().flat_map(|group| group.finished()).filter_map(|t| t.oldest_version());
+                let staleness = version as u64 - oldest.min().unwrap().0;
+                assert!(staleness <= queue_size as u64, "queue {queue_size}, batch {version}: {staleness}");
+                *ahead.entry(staleness).or_insert(0) += 1;
+            }
+        }
+        assert!(ahead.contains_key(&(queue_size as u64)), "generation runs ahead: {ahead:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_the_data_is_the_end_whatever_fails() {
+    // Prompts and batch size for which pools are known to hang at the end of the data, or to lose groups.
+    for (count, batch_size) in [(10, 3), (50, 16), (65, 8), (9, 3)] {
+        for (queue_size, failing) in [(0, 0), (1, 3), (2, 1), (3, 2)] {
+            let plan = plan(prompts(count, |n| failing > 0 && n % failing == 0), batch_size);
+            let driver = salted(queue_size as u64, driver(single_turn(), exact_match(), answer));
+            let (batches, rest) =
+                all(&driver, &mut Batches::streaming(driver.clone(), plan.clone(), queue_size)).await;
+            assert_accounted(&plan, &batches, &rest);
+            let usable = (0..count).filter(|n| failing == 0 || n % failing != 0).count();
+            assert_eq!(batches.iter().map(|batch| batch.groups.len()).sum::<usize>(), usable);
+            let dropped = batches.iter().flat_map(|batch| &batch.dropped).chain(&rest);
+            assert_eq!(
+                dropped.filter(|d| d.reason == DropReason::Plugin("infra")).count(),
+                3 * (count - usable)
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn hostile_plugins_are_counted_and_the_run_goes_on() {
+    let plan = Plan { min_finished: 1, ..plan(prompts(12, |_| true), 3) };
+    let driver = salted(1, driver(single_turn(), hostile(), hostile_answer));
+    let (batches, rest) = all(&driver, &mut Batches::streaming(driver.clone(), plan.clone(), 1)).await;
+    assert_accounted(&plan, &batches, &rest);
+    let dropped = batches.iter().flat_map(|batch| &batch.dropped).chain(&rest);
+    let reasons = count(dropped.map(|dropped| dropped.reason.label()));
+    assert_eq!(reasons.keys().copied().collect::<Vec<_>>(), ["cpu-limit", "denied", "not-finite", "trap"]);
+    let finished: usize = batches.iter().flat_map(|b| &b.groups).map(|group| group.finished().count()).sum();
+    assert_eq!(finished + reasons.values().sum::<usize>(), 12 * 3);
+}
+
+#[tokio::test]
+async fn past_the_error_rate_the_run_stops_with_the_last_failure() {
+    for streaming in [false, true] {
+        let plan = Plan { max_error_rate: 0.5, error_window: 8, ..plan(prompts(40, |_| true), 3) };
+        let driver = salted(0, driver(single_turn(), hostile(), |_, _| "trap".into()));
+        let mut batches = match streaming {
+            true => Batches::streaming(driver, plan, 1),
+            false => Batches::sync(driver, plan),
+        };
+        let error = batches.next().await.unwrap_err();
+        let RolloutError::ErrorRate { rate, window, max, last } = &error else { panic!("{error}") };
+        assert_eq!((*rate, *window, *max), (1.0, 8, 0.5));
+        assert!(last.contains("hostile") && last.contains("crashed"), "{last}");
+        assert!(error.to_string().starts_with("8 of the last 8 rollouts failed in a plugin"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_run_shorter_than_the_window_is_judged_at_its_end() {
+    let plan = Plan { max_error_rate: 0.5, error_window: 1000, ..plan(prompts(4, |_| true), 2) };
+    let driver = salted(0, driver(single_turn(), exact_match(), answer));
+    let error = Batches::streaming(driver, plan, 1).next().await.unwrap_err();
+    assert!(matches!(error, RolloutError::ErrorRate { window: 12, .. }), "{error}");
+}
+
+#[tokio::test]
+async fn too_few_finished_rollouts_give_the_whole_group_up() {
+    // One rollout of each group can be scored, so none can be compared.
+    let script = |_: &str, seed: u64| {
+        if scramble(seed, 2).is_multiple_of(3) { "fine".into() } else { "infra".to_string() }
+    };
+    let plan = Plan { min_finished: 3, ..plan(prompts(10, |_| true), 2) };
+    let driver = salted(0, driver(single_turn(), hostile(), script));
+    let (batches, rest) = all(&driver, &mut Batches::sync(driver.clone(), plan.clone())).await;
+    assert_accounted(&plan, &batches, &rest);
+    let unusable = batches
+        .iter()
+        .flat_map(|b| &b.dropped)
+        .chain(&rest)
+        .filter(|d| d.reason == DropReason::GroupUnusable);
+    assert!(unusable.count() > 0);
+}
+
+#[tokio::test]
+async fn a_generator_that_stops_ends_the_run_with_its_reason() {
+    for streaming in [false, true] {
+        let mut driver = driver(single_turn(), exact_match(), answer);
+        Arc::get_mut(&mut driver.generator).unwrap().stops_at = Some(20);
+        let driver = Arc::new(driver);
+        let plan = plan(prompts(40, |_| false), 2);
+        let mut batches = match streaming {
+            true => Batches::streaming(driver, plan, 1),
+            false => Batches::sync(driver, plan),
+        };
+        let mut version = 0;
+        let error = loop {
+            match batches.next().await {
+                Ok(batch) => assert!(batch.is_some(), "an error must not look like the end"),
+                Err(error) => break error,
+            }
+            version += 1;
+            batches.published(WeightVersion(version));
+        };
+        assert!(matches!(error, RolloutError::Generator(GeneratorError::Stopped(_))), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn dropping_the_batches_cancels_every_rollout() {
+    let driver = salted(0, driver(single_turn(), exact_match(), answer));
+    let mut batches = Batches::streaming(driver.clone(), plan(prompts(40, |_| false), 4), 1);
+    batches.next().await.unwrap().unwrap();
+    while driver.generator.in_flight.load(Ordering::SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+    drop(batches);
+    // The runtime drops cancelled tasks when it next comes to them.
+    let mut turns = 0;
+    while Arc::strong_count(&driver) > 1 {
+        turns += 1;
+        assert!(turns < 1000, "something still holds the driver");
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(driver.generator.in_flight.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_batch_that_is_not_published_holds_its_slots() {
+    let driver = salted(0, driver(single_turn(), exact_match(), answer));
+    let mut batches = Batches::streaming(driver.clone(), plan(prompts(40, |_| false), 2), 1);
+    for _ in 0..2 {
+        batches.next().await.unwrap().unwrap();
+    }
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+    // Two batches of two groups of three rollouts were generated, and nothing beyond.
+    assert_eq!(driver.generator.requests.lock().unwrap().len(), 12);
+    batches.published(WeightVersion(1));
+    batches.next().await.unwrap().unwrap();
+    assert_eq!(driver.generator.requests.lock().unwrap().len(), 18);
+}

@@ -1,0 +1,218 @@
+//! One rollout with a scripted model and real plugins.
+
+use crate::scripted::*;
+use molt_core::chat::{Message, Role};
+use molt_core::ids::{GroupId, RolloutId};
+use molt_core::outcome::{DropReason, Dropped, Outcome};
+use molt_core::seed::{Purpose, derive};
+use molt_core::trajectory::{Reward, Trajectory};
+use molt_generator::GeneratorError;
+use molt_model::Chat;
+use molt_rollout::{Driver, RolloutError};
+use std::sync::Arc;
+
+const ID: RolloutId = RolloutId { group: GroupId(7), member: 2 };
+
+fn finished(outcome: Outcome) -> Trajectory {
+    match outcome {
+        Outcome::Finished(trajectory) => *trajectory,
+        Outcome::Dropped(dropped) => panic!("dropped: {dropped:?}"),
+    }
+}
+
+fn dropped(outcome: Outcome) -> Dropped {
+    match outcome {
+        Outcome::Finished(trajectory) => panic!("finished: {trajectory:?}"),
+        Outcome::Dropped(dropped) => dropped,
+    }
+}
+
+fn scored(value: f64, solved: bool) -> Reward {
+    Reward::Scored { value, solved }
+}
+
+/// Bisects 1 to 8 for a hidden 6: 4, then 6.
+fn bisect(last: &str, _: u64) -> String {
+    if last == "higher" { "6".into() } else { "4".into() }
+}
+
+fn requests(driver: &Driver<Scripted>) -> Vec<molt_generator::Request> {
+    driver.generator.requests.lock().unwrap().clone()
+}
+
+#[tokio::test]
+async fn a_single_turn_is_scored_and_its_tokens_are_the_sampled_ones() {
+    let driver = driver(single_turn(), exact_match(), |_, _| "42".into());
+    let task = task("6*7?", Some("42"), &[]);
+    let got = finished(driver.rollout(ID, &task).await.unwrap());
+    assert_eq!((got.reward, got.truncated), (scored(1.0, true), false));
+    assert_eq!((got.completion.as_str(), &got.task, got.rollout), ("42", &task, ID));
+    assert_eq!(got.messages, [Message::new(Role::User, "6*7?"), Message::new(Role::Assistant, "42")]);
+    let [request] = &requests(&driver)[..] else { panic!("one turn") };
+    assert_eq!(request.seed, derive(5, Purpose::Turn { rollout: ID, turn: 0 }));
+    assert_eq!(request.prompt, driver.chat.prompt(&task.messages).unwrap());
+    let text = driver.chat.tokenizer().decode(got.segments[0].tokens(), false);
+    assert_eq!(text, "<|im_start|>user\n6*7?<|im_end|>\n<|im_start|>assistant\n42<|im_end|>");
+    let positions: Vec<usize> = got.segments[0].actions().iter().map(|action| action.position).collect();
+    assert_eq!(positions, (request.prompt.len()..request.prompt.len() + 3).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn every_prompt_extends_the_one_before_by_what_was_sampled_and_a_seam() {
+    let driver = driver(guess_number(), None, bisect);
+    let task = task("guess", Some("6"), &[("high", "8")]);
+    let got = finished(driver.rollout(ID, &task).await.unwrap());
+    assert_eq!(got.reward, scored(0.9, true));
+    assert_eq!(got.metrics["guesses"], 2.0);
+    let said: Vec<&str> = got.messages.iter().map(|message| message.content.as_str()).collect();
+    assert_eq!(said, ["guess", "4", "higher", "6"]);
+    let [first, second] = &requests(&driver)[..] else { panic!("two turns") };
+    assert_ne!(first.seed, second.seed);
+    let tokens = got.segments[0].tokens();
+    assert!(second.prompt.starts_with(&first.prompt) && tokens.starts_with(&second.prompt));
+    let text = driver.chat.tokenizer().decode(tokens, false);
+    let expected = "<|im_start|>user\nguess<|im_end|>\n<|im_start|>assistant\n4<|im_end|>\n\
+                    <|im_start|>user\nhigher<|im_end|>\n<|im_start|>assistant\n6<|im_end|>";
+    assert_eq!(text, expected);
+    let turns: Vec<u32> = got.segments[0].actions().iter().map(|action| action.turn).collect();
+    assert_eq!(turns, [0, 0, 1, 1]);
+}
+
+#[tokio::test]
+async fn a_tool_call_reaches_the_environment_as_one() {
+    let script = |last: &str, _| match last {
+        "lower" => "<tool_call>{\"name\": \"guess\", \"arguments\": {\"n\": 3}}</tool_call>".into(),
+        _ => "<tool_call>\n{\"name\": \"guess\", \"arguments\": {\"n\": 5}}\n</tool_call>".into(),
+    };
+    let driver = driver(guess_number(), None, script);
+    let got = finished(driver.rollout(ID, &task("guess", Some("3"), &[])).await.unwrap());
+    assert_eq!(got.reward, scored(0.9, true));
+    assert_eq!(got.messages[2], Message::new(Role::Tool, "lower"));
+}
+
+#[tokio::test]
+async fn rewards_of_environment_and_plugin_add_up() {
+    let driver = driver(guess_number(), exact_match(), bisect);
+    let got = finished(driver.rollout(ID, &task("guess", Some("6"), &[("high", "8")])).await.unwrap());
+    assert_eq!(got.reward, scored(1.9, true));
+}
+
+#[tokio::test]
+async fn a_prompt_that_leaves_no_room_is_dropped_and_never_cut() {
+    let mut driver = driver(single_turn(), exact_match(), |_, _| "42".into());
+    let task = task("6*7?", Some("42"), &[]);
+    let prompt = driver.chat.prompt(&task.messages).unwrap().len();
+    driver.turn.max_context = prompt;
+    let got = dropped(driver.rollout(ID, &task).await.unwrap());
+    assert_eq!((got.rollout, got.reason), (ID, DropReason::PromptTooLong));
+    assert!(got.detail.contains(&format!("a prompt of {prompt} tokens")), "{}", got.detail);
+    assert!(requests(&driver).is_empty());
+    // One token more is room for one token.
+    driver.turn.max_context = prompt + 1;
+    let got = finished(driver.rollout(ID, &task).await.unwrap());
+    assert_eq!((got.completion.as_str(), got.truncated, got.reward), ("4", true, scored(0.0, false)));
+    assert_eq!(got.segments[0].tokens().len(), prompt + 1);
+}
+
+#[tokio::test]
+async fn a_later_turn_without_room_ends_the_rollout_which_is_still_scored() {
+    let mut driver = driver(guess_number(), exact_match(), bisect);
+    let task = task("guess", Some("4"), &[("high", "8")]);
+    driver.turn.max_context = driver.chat.prompt(&task.messages).unwrap().len() + 10;
+    let other = crate::scripted::task("guess", Some("6"), &[("high", "8")]);
+    let got = finished(driver.rollout(ID, &other).await.unwrap());
+    assert_eq!((got.action_tokens(), got.truncated, got.reward), (2, true, scored(0.0, false)));
+    assert_eq!(got.messages.last(), Some(&Message::new(Role::User, "higher")));
+    let got = finished(driver.rollout(ID, &task).await.unwrap());
+    assert_eq!((got.reward, got.truncated), (scored(2.0, true), false));
+}
+
+#[tokio::test]
+async fn the_last_turn_ends_the_rollout() {
+    let mut driver = driver(guess_number(), exact_match(), |_, _| "2".into());
+    driver.turn.max_turns = 3;
+    let task = task("guess", Some("6"), &[]);
+    let got = finished(driver.rollout(ID, &task).await.unwrap());
+    assert_eq!((got.reward, got.truncated), (scored(0.0, false), true));
+    assert_eq!(requests(&driver).len(), 3);
+    // Without anyone to score it, it is trained with the lowest reward.
+    driver.reward = None;
+    let got = finished(driver.rollout(ID, &task).await.unwrap());
+    assert!(matches!(got.reward, Reward::Invalid { .. }), "{:?}", got.reward);
+}
+
+#[tokio::test]
+async fn what_cannot_be_scored_is_kept_and_what_failed_is_dropped_by_name() {
+    let driver = |script| driver(single_turn(), hostile(), script);
+    let task = task("do it", None, &[]);
+    let got = finished(driver(|_, _| "invalid".into()).rollout(ID, &task).await.unwrap());
+    assert_eq!(got.reward, Reward::Invalid { reason: "cannot be scored".into() });
+    let got = finished(driver(|_, _| "four".into()).rollout(ID, &task).await.unwrap());
+    assert_eq!(got.reward, scored(4.0, true));
+    let cases: [(fn(&str, u64) -> String, &str); 6] = [
+        (|_, _| "loop".into(), "cpu-limit"),
+        (|_, _| "alloc".into(), "memory-limit"),
+        (|_, _| "trap".into(), "trap"),
+        (|_, _| "nan".into(), "not-finite"),
+        (|_, _| "file".into(), "denied"),
+        (|_, _| "infra".into(), "infra"),
+    ];
+    for (script, label) in cases {
+        let got = dropped(driver(script).rollout(ID, &task).await.unwrap());
+        assert_eq!(got.reason, DropReason::Plugin(label), "{}", got.detail);
+        assert!(got.detail.contains("hostile") && got.detail.contains("7.2"), "{}", got.detail);
+    }
+}
+
+#[tokio::test]
+async fn nobody_scored() {
+    let driver = driver(single_turn(), None, |_, _| "42".into());
+    let got = dropped(driver.rollout(ID, &task("6*7?", None, &[])).await.unwrap());
+    assert_eq!(got.reason, DropReason::NoReward);
+}
+
+#[tokio::test]
+async fn nothing_sampled() {
+    let mut driver = driver(single_turn(), exact_match(), |_, _| "42".into());
+    driver.turn.sampling.max_tokens = 0;
+    let got = dropped(driver.rollout(ID, &task("6*7?", Some("42"), &[])).await.unwrap());
+    assert_eq!(got.reason, DropReason::NoActionTokens);
+}
+
+#[tokio::test]
+async fn messages_that_the_template_refuses_are_a_counted_outcome() {
+    let dir = tempfile::tempdir().unwrap();
+    let template = dir.path().join("strict.jinja");
+    let source = "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}\
+                  <|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+                  {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    std::fs::write(&template, source).unwrap();
+    let mut driver = driver(guess_number(), None, |_, _| {
+        "<tool_call>{\"name\":\"g\",\"arguments\":{\"n\":5}}</tool_call>".into()
+    });
+    driver.chat = Arc::new(Chat::load(&chatml(), Some(&template)).unwrap());
+    let got = dropped(driver.rollout(ID, &task("guess", Some("3"), &[])).await.unwrap());
+    assert_eq!(got.reason, DropReason::Unrenderable);
+    assert!(got.detail.contains("no tools here"), "{}", got.detail);
+}
+
+#[tokio::test]
+async fn only_a_generator_that_stopped_is_fatal() {
+    let mut driver = driver(single_turn(), exact_match(), |_, _| "42".into());
+    Arc::get_mut(&mut driver.generator).unwrap().stops_at = Some(1);
+    let error = driver.group(GroupId(0), &task("6*7?", Some("42"), &[]), 4).await.unwrap_err();
+    assert!(matches!(error, RolloutError::Generator(GeneratorError::Stopped(_))), "{error}");
+}
+
+#[tokio::test]
+async fn a_rollout_replays_bit_for_bit() {
+    let script = |_: &str, seed: u64| (seed % 9).to_string();
+    let task = task("guess", None, &[("high", "9")]);
+    let play = async |id| driver(guess_number(), None, script).rollout(id, &task).await.unwrap();
+    assert_eq!(play(ID).await, play(ID).await);
+    let mut said = Vec::new();
+    for member in 0..8 {
+        said.push(finished(play(RolloutId { member, ..ID }).await).messages);
+    }
+    assert!(said.iter().any(|messages| *messages != said[0]), "members draw from seeds of their own");
+}

@@ -1,0 +1,63 @@
+//! Evaluation with a scripted model and real plugins.
+
+use crate::scripted::*;
+use molt_core::passk::pass_at_k;
+use molt_core::seed::{Purpose, derive};
+use molt_rollout::{Prompts, RolloutError, evaluate};
+use std::sync::Arc;
+
+/// Right in two of three cases.
+fn answer(last: &str, seed: u64) -> String {
+    if scramble(seed, 1).is_multiple_of(3) { "wrong".into() } else { last.into() }
+}
+
+#[tokio::test]
+async fn pass_at_k_is_over_all_rows_and_a_dropped_rollout_is_not_solved() {
+    let driver = driver(single_turn(), exact_match(), answer);
+    let prompts = prompts(20, |n| n == 3);
+    let report = evaluate(&driver, &prompts, 4, &[2, 4]).await.unwrap();
+    let solved = |row: usize| {
+        let right = |sample| {
+            let seed = derive(5, Purpose::Eval { row: row as u64, sample, turn: 0 });
+            row != 3 && answer("right", seed) == "right"
+        };
+        (0..4).filter(|sample| right(*sample)).count() as u32
+    };
+    for (row, got) in report.rows.iter().enumerate() {
+        assert_eq!((got.id.as_str(), got.solved), (row.to_string().as_str(), solved(row)));
+    }
+    for k in [1, 2, 4] {
+        let mean = (0..20).map(|row| pass_at_k(4, solved(row), k).unwrap()).sum::<f64>() / 20.0;
+        assert!((report.pass_at[&k] - mean).abs() < 1e-12);
+    }
+    assert_eq!(report.dropped, [("infra", 4)].into());
+    assert_eq!(report.rows[3].dropped.len(), 4);
+    let right: u32 = (0..20).map(solved).sum();
+    assert_eq!(report.mean_reward, Some(f64::from(right) / 76.0));
+    assert_eq!(report.groups.iter().map(|group| group.outcomes.len()).sum::<usize>(), 80);
+}
+
+#[tokio::test]
+async fn the_order_in_which_rollouts_end_changes_nothing() {
+    let mut reports = Vec::new();
+    for salt in 0..3 {
+        let mut driver = driver(single_turn(), exact_match(), answer);
+        Arc::get_mut(&mut driver.generator).unwrap().salt = salt;
+        let prompts = prompts(30, |_| false);
+        // As a task of its own, which the trainer makes of it.
+        reports.push(
+            tokio::spawn(async move { evaluate(&driver, &prompts, 3, &[]).await }).await.unwrap().unwrap(),
+        );
+    }
+    assert!(reports.iter().all(|report| *report == reports[0]));
+}
+
+#[tokio::test]
+async fn a_k_beyond_the_samples_is_refused() {
+    let driver = driver(single_turn(), exact_match(), answer);
+    let error = evaluate(&driver, &prompts(1, |_| false), 2, &[1, 3]).await.unwrap_err();
+    assert!(matches!(error, RolloutError::PassAtK { k: 3, samples: 2 }), "{error}");
+    let none = Prompts { rows: vec![], skipped: 0 };
+    let report = evaluate(&driver, &none, 2, &[]).await.unwrap();
+    assert!(report.pass_at.is_empty() && report.mean_reward.is_none());
+}

@@ -1,0 +1,7 @@
+//! Rollouts with a scripted model and real plugins, tokenizer and chat template.
+#![allow(clippy::unwrap_used)] // a failed set-up should stop the test where it is
+
+mod batches;
+mod episode;
+mod evaluate;
+mod scripted;
