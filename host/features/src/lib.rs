@@ -1,0 +1,1 @@
+//! No code: this crate's manifest settles the features of shared dependencies.
