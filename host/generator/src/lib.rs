@@ -1,5 +1,13 @@
 //! Token-exact sampling under a known weight version.
 
+mod admission;
+mod batch;
+mod engine;
+mod sample;
+mod stop;
+
+pub use engine::{Engine, EngineStats};
+
 use molt_core::ids::{Token, WeightVersion};
 use molt_core::sampling::{Finish, Sampling};
 use molt_core::trajectory::Sampled;
@@ -37,6 +45,13 @@ pub enum GeneratorError {
     PromptTooLong { prompt: usize, context: usize },
     #[error("weights of version {version} do not fit the model: {detail}")]
     Weights { version: WeightVersion, detail: String },
+    #[error("a turn cannot be sampled like this: {0}")]
+    Invalid(String),
+    #[error(
+        "the model gives no finite distribution after {tokens} tokens under weights of version {version}; \
+         its weights are likely to be broken"
+    )]
+    NotFinite { tokens: usize, version: WeightVersion },
     #[error("the generator stopped: {0}")]
     Stopped(String),
 }

@@ -1,0 +1,348 @@
+//! The engine on a real model of 260,032 weights.
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use super::*;
+use molt_core::ids::Token;
+use molt_core::sampling::{Finish, Sampling};
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::task::Poll;
+use tch::{Kind, Tensor};
+
+const BOS: Token = 1;
+const CONTEXT: usize = 512;
+
+fn dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/testdata/stories260k")
+}
+
+fn tokenizer() -> Arc<Tokenizer> {
+    Arc::new(Tokenizer::load(&dir()).unwrap())
+}
+
+fn engine_with(max_sequences: usize, prefill_tokens: usize, context: usize) -> Engine {
+    let settings = settings::Generator { max_sequences, prefill_tokens };
+    Engine::start(Decoder::load(&dir()).unwrap(), tokenizer(), WeightVersion(3), &settings, context)
+}
+
+fn engine() -> Engine {
+    engine_with(32, 256, CONTEXT)
+}
+
+fn request(prompt: &[Token], temperature: f64, max_tokens: usize, seed: u64) -> Request {
+    let sampling =
+        Sampling { temperature, top_p: 1.0, max_tokens, stop_tokens: vec![2], stop_strings: Vec::new() };
+    Request { prompt: prompt.to_vec(), sampling, seed }
+}
+
+/// "Once upon a time", with the token that begins a text.
+fn once() -> Vec<Token> {
+    vec![BOS, 403, 407, 261, 378]
+}
+
+fn tokens(generation: &Generation) -> Vec<Token> {
+    generation.sampled.iter().map(|s| s.token).collect()
+}
+
+/// Log-probabilities of `sampled` after `prompt` by one forward pass without a cache, as a trainer computes them.
+fn reference(decoder: &Decoder, prompt: &[Token], sampled: &[Token], temperature: f64) -> Vec<f32> {
+    let all: Vec<i64> = prompt.iter().chain(sampled).map(|t| i64::from(*t)).collect();
+    let hidden = decoder.hidden(&Tensor::from_slice(&all[..all.len() - 1]).unsqueeze(0));
+    let logprobs = (decoder.logits(&hidden) / temperature).log_softmax(-1, Kind::Float).squeeze_dim(0);
+    let next = Tensor::from_slice(&all[1..]).unsqueeze(-1);
+    let chosen = logprobs.gather(-1, &next, false).squeeze_dim(-1);
+    Vec::<f32>::try_from(chosen.narrow(0, prompt.len() as i64 - 1, sampled.len() as i64)).unwrap()
+}
+
+/// Weights of another policy with the same shapes.
+fn other_weights() -> Vec<(String, Tensor)> {
+    let decoder = Decoder::load(&dir()).unwrap();
+    let changed = decoder.snapshot().into_iter().map(|(name, w)| {
+        let shift = Tensor::arange(w.numel() as i64, (Kind::Float, tch::Device::Cpu)).sin() * 0.03;
+        let w = &w + shift.view(w.size().as_slice());
+        (name, w)
+    });
+    changed.collect()
+}
+
+#[tokio::test]
+async fn greedy_text_is_the_published_one() {
+    let generation = engine().generate(request(&[BOS], 0.0, 200, 0)).await.unwrap();
+    // From the documentation of llama2.c, whose author trained this model.
+    let expected = "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. \
+                    One day, she saw a big, red ball. She wanted to play with it, but it was too high.\nLily's mom said,";
+    let text = tokenizer().decode(&tokens(&generation), true);
+    assert!(text.starts_with(expected), "{text}");
+    assert_eq!(generation.finish, Finish::Length);
+    assert!(generation.sampled.iter().all(|s| s.logprob == 0.0 && s.version == WeightVersion(3)));
+}
+
+#[tokio::test]
+async fn logprobs_are_those_of_a_forward_pass_without_a_cache() {
+    let (engine, decoder) = (engine(), Decoder::load(&dir()).unwrap());
+    let mut all = tokio::task::JoinSet::new();
+    for seed in 0..16u64 {
+        let temperature = [1.0, 0.7, 1.3][seed as usize % 3];
+        let prompt = if seed % 2 == 0 { once() } else { vec![BOS] };
+        let engine = engine.clone();
+        all.spawn(async move {
+            let generation = engine.generate(request(&prompt, temperature, 60, seed)).await.unwrap();
+            (prompt, temperature, generation)
+        });
+    }
+    while let Some(done) = all.join_next().await {
+        let (prompt, temperature, generation) = done.unwrap();
+        let expected = reference(&decoder, &prompt, &tokens(&generation), temperature);
+        for (sampled, expected) in generation.sampled.iter().zip(expected) {
+            assert!((sampled.logprob - expected).abs() < 1e-5, "{} {expected}", sampled.logprob);
+        }
+    }
+}
+
+#[tokio::test]
+async fn neighbours_do_not_change_a_turn() {
+    let alone = engine().generate(request(&once(), 1.0, 80, 7)).await.unwrap();
+    let engine = engine_with(12, 64, CONTEXT);
+    let mut neighbours = tokio::task::JoinSet::new();
+    for seed in 0..20u64 {
+        let engine = engine.clone();
+        let mut prompt = once();
+        prompt.extend(std::iter::repeat_n(261, seed as usize % 5));
+        // Short and long turns, so that neighbours leave and join all the time.
+        let length = 3 + (seed as usize * 13) % 70;
+        neighbours
+            .spawn(async move { engine.generate(request(&prompt, 1.0, length, 100 + seed)).await.unwrap() });
+    }
+    tokio::task::yield_now().await;
+    let among = engine.generate(request(&once(), 1.0, 80, 7)).await.unwrap();
+    assert_eq!(tokens(&among), tokens(&alone));
+    neighbours.join_all().await;
+}
+
+#[tokio::test]
+async fn a_group_is_prefilled_once_and_its_members_differ() {
+    let engine = engine();
+    let group = (0..8).map(|seed| {
+        let engine = engine.clone();
+        tokio::spawn(async move { engine.generate(request(&once(), 1.0, 30, seed)).await.unwrap() })
+    });
+    let mut texts = Vec::new();
+    for member in group.collect::<Vec<_>>() {
+        texts.push(tokens(&member.await.unwrap()));
+    }
+    assert_eq!(engine.stats().prefilled, once().len() as u64 - 1);
+    texts.sort();
+    texts.dedup();
+    assert_eq!(texts.len(), 8);
+}
+
+#[tokio::test]
+async fn a_stop_token_stays_and_a_stop_string_ends_at_its_last_token() {
+    let (engine, tokenizer) = (engine(), tokenizer());
+    let mut wanted = request(&[BOS], 0.0, 200, 0);
+    let plain = engine.generate(wanted.clone()).await.unwrap();
+    wanted.sampling.stop_strings = vec!["named Lily. Sh".into(), "never".into()];
+    let stopped = engine.generate(wanted.clone()).await.unwrap();
+    assert_eq!(stopped.finish, Finish::Stop);
+    let kept = tokens(&stopped);
+    assert_eq!(kept, tokens(&plain)[..kept.len()]);
+    assert!(tokenizer.decode(&kept, true).contains("named Lily. Sh"));
+    assert!(!tokenizer.decode(&kept[..kept.len() - 1], true).contains("named Lily. Sh"));
+
+    wanted.sampling.stop_strings.clear();
+    wanted.sampling.stop_tokens = vec![kept[4]];
+    let stopped = engine.generate(wanted).await.unwrap();
+    assert_eq!((tokens(&stopped).as_slice(), stopped.finish), (&kept[..5], Finish::Stop));
+}
+
+#[tokio::test]
+async fn the_context_bounds_prompt_and_turn() {
+    let engine = engine_with(4, 16, 8);
+    let error = engine.generate(request(&[BOS; 8], 1.0, 5, 0)).await.unwrap_err();
+    assert!(matches!(error, GeneratorError::PromptTooLong { prompt: 8, context: 8 }));
+    let generation = engine.generate(request(&[BOS; 5], 0.0, 50, 0)).await.unwrap();
+    assert_eq!((generation.sampled.len(), generation.finish), (3, Finish::Length));
+    let nothing = engine.generate(request(&[BOS; 5], 0.0, 0, 0)).await.unwrap();
+    assert_eq!((nothing.sampled.len(), nothing.finish), (0, Finish::Length));
+}
+
+#[tokio::test]
+async fn what_cannot_be_sampled_is_refused() {
+    let engine = engine();
+    let mut bad = vec![request(&[], 1.0, 5, 0), request(&[512], 1.0, 5, 0), request(&[1], f64::NAN, 5, 0)];
+    bad.push(request(&[1], -1.0, 5, 0));
+    bad.push(request(&[1], 1.0, 5, 0));
+    bad[4].sampling.top_p = 0.0;
+    bad.push(request(&[1], 1.0, 5, 0));
+    bad[5].sampling.stop_strings.push(String::new());
+    for request in bad {
+        let shown = format!("{request:?}");
+        assert!(matches!(engine.generate(request).await, Err(GeneratorError::Invalid(_))), "{shown}");
+    }
+}
+
+#[tokio::test]
+async fn weights_swapped_in_flight_count_from_the_next_token() {
+    let engine = engine();
+    let flights: Vec<_> = (0..6)
+        .map(|seed| {
+            let engine = engine.clone();
+            let prompt = if seed < 3 { once() } else { vec![BOS] };
+            tokio::spawn(
+                async move { (engine.generate(request(&prompt, 1.0, 300, seed)).await.unwrap(), prompt) },
+            )
+        })
+        .collect();
+    while engine.stats().generated < 60 {
+        tokio::task::yield_now().await;
+    }
+    let update = WeightUpdate { version: WeightVersion(4), parameters: other_weights() };
+    engine.load_weights(update).await.unwrap();
+
+    let old = Decoder::load(&dir()).unwrap();
+    let mut new = Decoder::load(&dir()).unwrap();
+    new.load_parameters(&other_weights()).unwrap();
+    let mut swapped = 0;
+    for flight in flights {
+        let (generation, prompt) = flight.await.unwrap();
+        let all = tokens(&generation);
+        let versions: Vec<u64> = generation.sampled.iter().map(|s| s.version.0).collect();
+        assert!(versions.is_sorted() && versions.iter().all(|v| [3, 4].contains(v)));
+        let under_new = versions.iter().filter(|v| **v == 4).count();
+        swapped += usize::from(under_new > 0 && under_new < all.len());
+        // Every token has the probability that its weights give it after exactly the tokens before it.
+        let (by_old, by_new) = (reference(&old, &prompt, &all, 1.0), reference(&new, &prompt, &all, 1.0));
+        for (i, sampled) in generation.sampled.iter().enumerate() {
+            let expected = if sampled.version.0 == 4 { by_new[i] } else { by_old[i] };
+            assert!((sampled.logprob - expected).abs() < 1e-5, "token {i}: {} {expected}", sampled.logprob);
+        }
+    }
+    assert!(swapped > 0, "the swap came too late to test anything");
+}
+
+#[tokio::test]
+async fn greedy_tokens_after_a_swap_are_those_of_the_new_weights() {
+    let engine = engine();
+    let flight = {
+        let engine = engine.clone();
+        tokio::spawn(async move { engine.generate(request(&[BOS], 0.0, 400, 0)).await.unwrap() })
+    };
+    while engine.stats().generated < 20 {
+        tokio::task::yield_now().await;
+    }
+    let update = WeightUpdate { version: WeightVersion(4), parameters: other_weights() };
+    engine.load_weights(update).await.unwrap();
+    let generation = flight.await.unwrap();
+    let kept: Vec<Token> =
+        generation.sampled.iter().filter(|s| s.version == WeightVersion(3)).map(|s| s.token).collect();
+    let rest = &tokens(&generation)[kept.len()..];
+    assert!(!kept.is_empty() && !rest.is_empty());
+    let prefix = [&[BOS][..], &kept].concat();
+    let anew = engine.generate(request(&prefix, 0.0, rest.len(), 0)).await.unwrap();
+    assert_eq!(tokens(&anew), rest);
+}
+
+#[tokio::test]
+async fn weights_that_do_not_fit_change_nothing() {
+    let engine = engine();
+    let before = engine.generate(request(&once(), 0.0, 40, 0)).await.unwrap();
+    let mut renamed = other_weights();
+    renamed[5].0 = "model.layers.9.unknown.weight".into();
+    let mut reshaped = other_weights();
+    reshaped.last_mut().unwrap().1 = Tensor::zeros([3], (Kind::Float, tch::Device::Cpu));
+    let mut missing = other_weights();
+    missing.pop();
+    for parameters in [renamed, reshaped, missing] {
+        let error =
+            engine.load_weights(WeightUpdate { version: WeightVersion(4), parameters }).await.unwrap_err();
+        assert!(matches!(error, GeneratorError::Weights { .. }), "{error}");
+    }
+    assert_eq!(engine.generate(request(&once(), 0.0, 40, 0)).await.unwrap(), before);
+}
+
+#[tokio::test]
+async fn broken_weights_cost_a_typed_error_and_good_ones_heal() {
+    let engine = engine();
+    let before = engine.generate(request(&once(), 0.0, 40, 0)).await.unwrap();
+    let mut broken = other_weights();
+    let _ = broken[0].1.fill_(f64::NAN);
+    engine.load_weights(WeightUpdate { version: WeightVersion(4), parameters: broken }).await.unwrap();
+    for temperature in [0.0, 1.0] {
+        let error = engine.generate(request(&[BOS; 60], temperature, 5, 0)).await.unwrap_err();
+        assert!(
+            matches!(error, GeneratorError::NotFinite { tokens: 60, version: WeightVersion(4) }),
+            "{error}"
+        );
+    }
+    let good = Decoder::load(&dir()).unwrap().snapshot();
+    engine.load_weights(WeightUpdate { version: WeightVersion(3), parameters: good }).await.unwrap();
+    assert_eq!(engine.generate(request(&once(), 0.0, 40, 0)).await.unwrap(), before);
+}
+
+#[tokio::test]
+async fn two_hundred_turns_all_finish() {
+    let engine = engine_with(16, 40, CONTEXT);
+    let mut all = tokio::task::JoinSet::new();
+    for i in 0..200u64 {
+        let engine = engine.clone();
+        let seed = molt_core::seed::derive(i, molt_core::seed::Purpose::Init);
+        let prompt: Vec<Token> =
+            (0..1 + seed % 50).map(|t| 3 + ((seed >> (t % 48)) % 500) as Token).collect();
+        let length = (seed >> 32) as usize % 12;
+        all.spawn(async move {
+            let generation = engine.generate(request(&prompt, 1.0, length, seed)).await.unwrap();
+            let stopped = generation.finish == Finish::Stop;
+            assert!(stopped || generation.sampled.len() == length);
+            generation.sampled.len() as u64
+        });
+    }
+    let sampled: u64 = all.join_all().await.into_iter().sum();
+    assert_eq!(engine.stats().generated, sampled);
+    assert!(engine.stats().busy > Duration::ZERO);
+}
+
+#[tokio::test]
+async fn a_dropped_call_frees_its_row() {
+    let engine = engine_with(1, 64, usize::MAX);
+    {
+        // Would keep the only row for ever.
+        let mut endless = request(&[BOS], 1.0, usize::MAX, 0);
+        endless.sampling.stop_tokens.clear();
+        let mut call = std::pin::pin!(engine.generate(endless));
+        let polled = std::future::poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_pending())).await;
+        assert!(polled);
+        while engine.stats().generated < 3 {
+            tokio::task::yield_now().await;
+        }
+    }
+    let generation = engine.generate(request(&once(), 0.0, 5, 0)).await.unwrap();
+    assert_eq!(generation.sampled.len(), 5);
+}
+
+#[tokio::test]
+async fn a_panic_is_told_to_every_caller() {
+    let engine = engine();
+    let pending: Vec<_> = (0..3)
+        .map(|seed| {
+            let engine = engine.clone();
+            let mut endless = request(&[BOS], 1.0, 450, seed);
+            endless.sampling.stop_tokens.clear();
+            tokio::spawn(async move { engine.generate(endless).await })
+        })
+        .collect();
+    while engine.stats().generated < 3 {
+        tokio::task::yield_now().await;
+    }
+    // libtorch cannot copy a sparse tensor into a dense one, and tch panics.
+    let mut parameters = other_weights();
+    for (_, tensor) in &mut parameters {
+        *tensor = tensor.to_sparse_sparse_dim(tensor.dim() as i64);
+    }
+    let update = WeightUpdate { version: WeightVersion(4), parameters };
+    assert!(matches!(engine.load_weights(update).await, Err(GeneratorError::Stopped(_))));
+    for call in pending {
+        assert!(matches!(call.await.unwrap(), Err(GeneratorError::Stopped(_))));
+    }
+    let error = engine.generate(request(&[BOS], 1.0, 5, 0)).await.unwrap_err();
+    assert!(error.to_string().contains("sparse"), "{error}");
+}
