@@ -95,13 +95,13 @@ impl Config {
             initializer_range: keys.number("initializer_range")?.unwrap_or(0.02),
             source: Map::new(),
         };
-        if config.num_attention_heads % config.num_key_value_heads != 0 {
+        if !config.num_attention_heads.is_multiple_of(config.num_key_value_heads) {
             return Err(format!(
                 "num_attention_heads {} is not a multiple of num_key_value_heads {}",
                 config.num_attention_heads, config.num_key_value_heads
             ));
         }
-        if config.head_dim % 2 != 0 {
+        if !config.head_dim.is_multiple_of(2) {
             return Err(format!("head_dim {} is odd; rotary embedding pairs dimensions", config.head_dim));
         }
         if config.rope_theta <= 0.0 || config.rms_norm_eps < 0.0 || config.initializer_range < 0.0 {
@@ -188,10 +188,8 @@ fn refuse_unsupported(keys: &Keys) -> Result<(), String> {
 /// Rotary base and scaling. Newer files have both in `rope_parameters`, older ones `rope_theta` beside
 /// `rope_scaling`; transformers reads either, and so do we.
 fn rope(keys: &Keys) -> Result<(f64, RopeScaling), String> {
-    let within = match (keys.object.get("rope_scaling"), keys.object.get("rope_parameters")) {
-        (Some(Value::Object(_)), _) => "rope_scaling",
-        _ => "rope_parameters",
-    };
+    let given = |key: &str| keys.object.get(key).is_some_and(|value| !value.is_null());
+    let within = if given("rope_scaling") { "rope_scaling" } else { "rope_parameters" };
     let empty = Map::new();
     let object = match keys.object.get(within) {
         None | Some(Value::Null) => &empty,
@@ -357,6 +355,7 @@ mod tests {
             (r#", "rope_scaling": {"rope_type": "dynamic", "factor": 2}"#, "dynamic"),
             (r#", "rope_scaling": {"rope_type": "linear"}"#, "rope_scaling.factor"),
             (r#", "rope_scaling": 3"#, "rope_scaling"),
+            (r#", "rope_parameters": "llama3""#, "rope_parameters"),
             (r#", "rope_parameters": {"full_attention": {"rope_type": "default"}}"#, "rope_parameters"),
             (r#", "partial_rotary_factor": 0.5"#, "partial_rotary_factor"),
             (r#", "num_key_value_heads": 3"#, "num_key_value_heads"),

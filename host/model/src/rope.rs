@@ -54,8 +54,9 @@ impl Rope {
 }
 
 impl Rotation {
-    /// Rotates `[B, T, heads, head_dim]`: dimension `i` is paired with `i + head_dim / 2`.
+    /// Rotates `[B, T, heads, head_dim]`: dimension `i` is paired with `i + head_dim / 2`. Rounds after every
+    /// operation, as transformers does.
     pub(crate) fn apply(&self, heads: &Tensor) -> Tensor {
-        (heads * &self.cos).addcmul(&heads.roll([self.half], [-1]), &self.sin)
+        heads * &self.cos + heads.roll([self.half], [-1]) * &self.sin
     }
 }
