@@ -149,7 +149,7 @@ async fn what_cannot_be_scored_is_kept_and_what_failed_is_dropped_by_name() {
     assert_eq!(got.reward, Reward::Invalid { reason: "cannot be scored".into() });
     let got = finished(driver(|_, _| "four".into()).rollout(ID, &task).await.unwrap());
     assert_eq!(got.reward, scored(4.0, true));
-    let cases: [(fn(&str, u64) -> String, &str); 6] = [
+    let cases: [(Script, &str); 6] = [
         (|_, _| "loop".into(), "cpu-limit"),
         (|_, _| "alloc".into(), "memory-limit"),
         (|_, _| "trap".into(), "trap"),

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 
 /// What the model says: a function of the last message of the prompt and the seed of the turn.
-type Script = fn(&str, u64) -> String;
+pub(crate) type Script = fn(&str, u64) -> String;
 
 /// A generator that follows a script. What it samples depends on prompt and seed alone; `salt` decides how
 /// often it lets others go first, and so in which order turns end.
