@@ -1,1 +1,58 @@
-fn main() {}
+//! The `molt` command: arguments, wiring, exit codes, and nothing else.
+
+mod args;
+mod eval;
+mod init;
+mod interrupt;
+mod plugin;
+mod present;
+mod sft;
+mod stop;
+mod train;
+mod wiring;
+
+use args::Request;
+use std::process::ExitCode;
+use stop::Stop;
+use tracing_subscriber::EnvFilter;
+
+fn main() -> ExitCode {
+    log_to_stderr();
+    let result = match args::parse(std::env::args_os()) {
+        Ok(request) => run(request),
+        Err(args::Refusal::Usage(error)) => {
+            // Help and version are printed to standard output and are no failure.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { stop::USER } else { 0 });
+        }
+        Err(args::Refusal::Settings(stop)) => Err(stop),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(stop) => {
+            eprintln!("{stop}");
+            ExitCode::from(stop.code)
+        }
+    }
+}
+
+fn run(request: Request) -> Result<(), Stop> {
+    match request {
+        Request::Train(settings) => train::run(*settings),
+        Request::Sft(settings) => sft::run(*settings),
+        Request::Eval(settings) => eval::run(*settings),
+        Request::Init { from, to, seed } => init::run(&from, &to, seed),
+        Request::PluginList { path } => plugin::list(&path),
+        Request::PluginInspect { name, path } => plugin::inspect(&name, &path),
+    }
+}
+
+/// `MOLT_LOG` filters what is told, e.g. `molt_rollout=debug`; warnings by default.
+fn log_to_stderr() {
+    let filter = EnvFilter::try_from_env("MOLT_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(|| molt_observe::LogWriter)
+        .compact()
+        .init();
+}

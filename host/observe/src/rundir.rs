@@ -101,6 +101,14 @@ impl RunDir {
         self.replace(name, format!("{value:#}\n").as_bytes())
     }
 
+    /// `NAME`: any other text, replaced as a whole.
+    ///
+    /// # Errors
+    /// A failing write.
+    pub fn write_text(&self, name: &str, text: &str) -> Result<(), ObserveError> {
+        self.replace(name, text.as_bytes())
+    }
+
     /// The metrics of one step: a line of `metrics.jsonl`, a TensorBoard record, and the step in `status.json`.
     ///
     /// # Errors

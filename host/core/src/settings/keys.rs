@@ -47,7 +47,7 @@ impl Key {
     }
 
     /// The path that the dotted `name` gives for this key. What stands for [`ANY`] may contain dots.
-    pub(super) fn path_of(&self, name: &str) -> Option<Vec<String>> {
+    pub fn path_of(&self, name: &str) -> Option<Vec<String>> {
         let Some(any) = self.path.iter().position(|segment| segment == ANY) else {
             return (self.name() == name).then(|| self.path.clone());
         };

@@ -1,0 +1,230 @@
+//! The command line: one long flag per setting, made from the settings' own schema.
+
+use crate::stop::Stop;
+use clap::builder::Str;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, ArgMatches, Command, value_parser};
+use molt_core::settings::{
+    ANY, EvalSettings, Key, Kind, Settings, SettingsError, SftSettings, TrainSettings, keys, load, nearest,
+};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// What to do. Settings are validated.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Request {
+    Train(Box<TrainSettings>),
+    Sft(Box<SftSettings>),
+    Eval(Box<EvalSettings>),
+    Init { from: PathBuf, to: PathBuf, seed: u64 },
+    PluginList { path: Vec<PathBuf> },
+    PluginInspect { name: String, path: Vec<PathBuf> },
+}
+
+/// Why there is nothing to do.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// Help, version, or arguments that clap refuses.
+    Usage(clap::Error),
+    Settings(Stop),
+}
+
+pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request, Refusal> {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let matches = command(&args).try_get_matches_from(&args).map_err(|error| usage(error, &args))?;
+    match matches.subcommand() {
+        Some(("train", m)) => settings("train", m).map(|s| Request::Train(Box::new(s))),
+        Some(("sft", m)) => settings("sft", m).map(|s| Request::Sft(Box::new(s))),
+        Some(("eval", m)) => settings("eval", m).map(|s| Request::Eval(Box::new(s))),
+        Some(("init", m)) => {
+            Ok(Request::Init { from: path(m, "from"), to: path(m, "to"), seed: *one(m, "seed") })
+        }
+        Some(("plugin", m)) => match m.subcommand() {
+            Some(("inspect", m)) => {
+                Ok(Request::PluginInspect { name: one::<String>(m, "name").clone(), path: plugin_path(m) })
+            }
+            Some((_, m)) => Ok(Request::PluginList { path: plugin_path(m) }),
+            None => unreachable!("clap requires a subcommand"),
+        },
+        _ => unreachable!("clap requires a subcommand"),
+    }
+}
+
+fn command(args: &[OsString]) -> Command {
+    let plugin_path = || {
+        let help = "Directories to look for plugins in, before the standard ones, separated by commas";
+        Arg::new("plugins.path").long("plugins.path").value_name("DIR,…").value_delimiter(',').help(help)
+    };
+    Command::new("molt")
+        .about("Reinforcement learning for language models, with everything that you edit in a sandbox")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(with_settings::<TrainSettings>("train", "Train a model by reinforcement learning", args))
+        .subcommand(with_settings::<SftSettings>("sft", "Fine-tune a model on conversations", args))
+        .subcommand(with_settings::<EvalSettings>("eval", "Measure a model: pass@1 and pass@k", args))
+        .subcommand(
+            Command::new("init")
+                .about("Make a model with random weights")
+                .arg(
+                    Arg::new("from")
+                        .value_name("FROM")
+                        .required(true)
+                        .help("A directory with config.json and tokenizer files"),
+                )
+                .arg(Arg::new("to").value_name("TO").required(true).help("The directory to make"))
+                .arg(
+                    Arg::new("seed")
+                        .long("seed")
+                        .value_name("N")
+                        .value_parser(value_parser!(u64))
+                        .default_value("0")
+                        .help("The seed that the weights derive from"),
+                )
+                .mut_args(
+                    |arg| if arg.is_positional() { arg.value_parser(value_parser!(PathBuf)) } else { arg },
+                ),
+        )
+        .subcommand(
+            Command::new("plugin")
+                .about("Show plugins: agents, rewards and estimators")
+                .subcommand_required(true)
+                .arg_required_else_help(true)
+                .subcommand(
+                    Command::new("list").about("List the plugins that are found by name").arg(plugin_path()),
+                )
+                .subcommand(
+                    Command::new("inspect")
+                        .about("Show everything about one plugin, without running it for anything else")
+                        .arg(
+                            Arg::new("name")
+                                .value_name("NAME")
+                                .required(true)
+                                .help("A name, name@version, or a path to a .wasm file"),
+                        )
+                        .arg(plugin_path()),
+                ),
+        )
+}
+
+/// A command whose flags are all settings of `S`.
+fn with_settings<S: Settings>(name: &'static str, about: &'static str, args: &[OsString]) -> Command {
+    let config = Arg::new("config")
+        .long("config")
+        .value_name("FILE")
+        .value_parser(value_parser!(PathBuf))
+        .help("A TOML file with settings; flags win over it");
+    let all = keys::<S>();
+    let command = Command::new(name).about(about).arg(config).args(all.iter().map(flag));
+    command.args(named_flags(&all, args))
+}
+
+fn flag(key: &Key) -> Arg {
+    let default = key.default.as_ref().map(|d| format!(" [default: {d}]")).unwrap_or_default();
+    let arg = Arg::new(Str::from(key.name()))
+        .long(Str::from(key.name()))
+        .help(format!("{}{default}", key.doc))
+        .help_heading(Str::from(key.path[0].clone()))
+        .value_name(Str::from(value_name(&key.kind)))
+        .allow_negative_numbers(true);
+    match key.kind {
+        Kind::Switch => arg.num_args(0..=1).default_missing_value("true"),
+        _ => arg,
+    }
+}
+
+/// Flags such as `--plugins.only.math.cpu_ms`, whose name is partly the user's.
+fn named_flags(all: &[Key], args: &[OsString]) -> Vec<Arg> {
+    let mut names: Vec<&str> = args.iter().filter_map(|arg| arg.to_str()?.strip_prefix("--")).collect();
+    names.iter_mut().for_each(|name| *name = name.split('=').next().unwrap_or(name));
+    names.sort_unstable();
+    names.dedup();
+    let open: Vec<&Key> = all.iter().filter(|key| key.path.iter().any(|segment| segment == ANY)).collect();
+    let matching = names.into_iter().filter_map(|name| {
+        let key = open.iter().find(|key| key.name() != name && key.path_of(name).is_some())?;
+        let named = Str::from(name.to_owned());
+        Some(flag(key).id(named.clone()).long(named).hide(true))
+    });
+    matching.collect()
+}
+
+fn value_name(kind: &Kind) -> String {
+    match kind {
+        Kind::Switch => "true|false".into(),
+        Kind::Count { .. } => "N".into(),
+        Kind::Number => "NUMBER".into(),
+        Kind::Text => "TEXT".into(),
+        Kind::Choice(words) => words.join("|"),
+        Kind::List(of) => format!("{},…", value_name(of)),
+    }
+}
+
+/// Reads the file, lays the flags over it, and validates the result.
+fn settings<S: Settings>(command: &str, matches: &ArgMatches) -> Result<S, Refusal> {
+    let flags: Vec<(String, String)> = matches
+        .ids()
+        .filter(|id| id.as_str() != "config")
+        .filter_map(|id| Some((id.to_string(), matches.get_one::<String>(id.as_str())?.clone())))
+        .collect();
+    let help = format!("`molt {command} --help` lists every setting");
+    let file = match matches.get_one::<PathBuf>("config") {
+        None => None,
+        Some(path) => Some((
+            path.as_path(),
+            std::fs::read_to_string(path).map_err(|error| {
+                let stop = Stop::user(
+                    format!("cannot read the settings in {}", path.display()),
+                    "give --config a TOML file",
+                );
+                Refusal::Settings(stop.because(&error))
+            })?,
+        )),
+    };
+    let file = file.as_ref().map(|(path, text)| (*path, text.as_str()));
+    let refuse = |error: SettingsError| {
+        let because = error.problems.iter().map(ToString::to_string).collect();
+        Refusal::Settings(Stop { because, ..Stop::user("these settings cannot be used", help.clone()) })
+    };
+    let settings: S = load(file, &flags).map_err(refuse)?;
+    settings.validate().map_err(refuse)?;
+    Ok(settings)
+}
+
+/// An unknown flag is told like an unknown key of a file; the rest is clap's to tell.
+fn usage(error: clap::Error, args: &[OsString]) -> Refusal {
+    let command = args.get(1).and_then(|arg| arg.to_str()).unwrap_or_default();
+    let known = match command {
+        "train" => keys::<TrainSettings>(),
+        "sft" => keys::<SftSettings>(),
+        "eval" => keys::<EvalSettings>(),
+        _ => return Refusal::Usage(error),
+    };
+    let (ErrorKind::UnknownArgument, Some(ContextValue::String(given))) =
+        (error.kind(), error.get(ContextKind::InvalidArg))
+    else {
+        return Refusal::Usage(error);
+    };
+    let Some(name) = given.strip_prefix("--") else { return Refusal::Usage(error) };
+    let names: Vec<String> = known.iter().map(Key::name).chain(["config".to_owned()]).collect();
+    let help = match nearest(name, names.iter().map(String::as_str)) {
+        Some(near) => format!("did you mean --{near}?"),
+        None => format!("`molt {command} --help` lists every setting"),
+    };
+    Refusal::Settings(Stop::user(format!("there is no setting {name}"), help))
+}
+
+/// An argument that is required or has a default, so that clap has it.
+fn one<'a, T: Clone + Send + Sync + 'static>(matches: &'a ArgMatches, id: &str) -> &'a T {
+    matches.get_one(id).expect("clap requires this argument or gives its default")
+}
+
+fn path(matches: &ArgMatches, id: &str) -> PathBuf {
+    one::<PathBuf>(matches, id).clone()
+}
+
+fn plugin_path(matches: &ArgMatches) -> Vec<PathBuf> {
+    matches.get_many::<String>("plugins.path").into_iter().flatten().map(PathBuf::from).collect()
+}
+
+#[cfg(test)]
+mod tests;

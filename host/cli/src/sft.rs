@@ -1,0 +1,46 @@
+//! `molt sft`: supervised fine-tuning.
+
+use crate::stop::{OrStop, Stop};
+use crate::{interrupt, wiring};
+use molt_core::settings::SftSettings;
+use molt_trainer::{conversations, sft};
+use serde_json::json;
+
+pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
+    let path = wiring::run_dir(&settings.run, "sft")?;
+    let runtime = wiring::runtime()?;
+    let model = wiring::Model::open(&settings.model)?;
+    let context = model.context("sft.max_context", settings.sft.max_context)?;
+    let file = settings.data.conversations.display();
+    let conversations = conversations::load(&settings.data, &model.chat, context).or_user(
+        format!("data.conversations {file} cannot be used"),
+        "each line is an object such as {\"prompt\": \"2+3?\", \"answer\": \"5\"}; data.prompt_key and \
+         data.reply_key name the columns, and data.on_bad_row skip leaves bad rows out",
+    )?;
+    let decoder = model.weights()?;
+
+    let components = json!({ "molt": env!("CARGO_PKG_VERSION"), "plugins": [] });
+    let mut run_dir = wiring::record(&path, "sft", &settings, &components)?;
+    eprintln!("model     {}", model.describe(&decoder));
+    eprintln!(
+        "data      {} conversations, {} bad rows skipped",
+        conversations.rows.len(),
+        conversations.skipped
+    );
+    eprintln!("run       {}", run_dir.path().display());
+
+    let stop = interrupt::on_ctrl_c(runtime.handle());
+    let result = sft::train(&settings, decoder, &conversations, &mut run_dir, &stop);
+    let place = run_dir.path();
+    let summary =
+        result.or_failed("the run failed", format!("what the run reached is in {}", place.display()))?;
+    let number = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.3}"));
+    eprintln!("steps     {} in {:.0} s", summary.steps, summary.wall_s);
+    eprintln!("loss      {} -> {}", number(summary.loss_first), number(summary.loss_last));
+    let curves = wiring::draw(
+        place,
+        &[("Loss", &[("per token", "train/loss")]), ("Gradient norm", &[("L2", "train/grad_norm")])],
+    )?;
+    eprintln!("curves    {}", curves.display());
+    interrupt::check(&stop, place)
+}

@@ -1,0 +1,106 @@
+//! `molt train`: reinforcement learning.
+
+use crate::stop::{FAILED, OrStop, Stop};
+use crate::{interrupt, wiring};
+use molt_core::settings::TrainSettings;
+use molt_generator::Engine;
+use molt_trainer::advantage::check_estimator;
+use molt_trainer::report::Summary;
+use molt_trainer::rl::{HeldOut, Training, train};
+use std::sync::Arc;
+
+type Panel = (&'static str, &'static [(&'static str, &'static str)]);
+
+const PANELS: [Panel; 4] = [
+    ("Reward", &[("mean of a step", "rollout/reward_mean")]),
+    ("Accuracy", &[("training", "rollout/solved_rate"), ("held-out", "eval/accuracy")]),
+    (
+        "|log p(train) - log p(rollout)| of on-policy tokens",
+        &[("max", "train/logprob_gap_max"), ("mean", "train/logprob_gap_mean")],
+    ),
+    ("Turn length", &[("tokens", "rollout/length_mean")]),
+];
+
+pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
+    let path = wiring::run_dir(&settings.run, "train")?;
+    let runtime = wiring::runtime()?;
+
+    let mut plugins = wiring::Plugins::new(&settings.plugins)?;
+    let environment = plugins.environment(&settings.agent)?;
+    let reward = plugins.reward(&settings.reward)?;
+    let estimator = plugins.estimator(&settings.algo)?;
+    plugins.check_limits()?;
+    let traits = runtime.block_on(estimator.traits()).or_user(
+        format!("algo.estimator {} cannot be used", settings.algo.estimator),
+        "it fails before it is given anything: look at its `describe`, and at plugins.limits",
+    )?;
+    check_estimator(&settings.algo.estimator, &traits, settings.rollout.samples_per_prompt).or_user(
+        "the estimator does not go with these settings",
+        "`molt plugin inspect` shows what it needs",
+    )?;
+
+    let data = &settings.data;
+    let load = |key, file| wiring::prompts(key, file, &data.prompt_key, &data.label_key, data.on_bad_row);
+    let prompts = load("data.prompts", &data.prompts)?;
+    let held_out = settings.eval.prompts.as_ref().map(|file| load("eval.prompts", file)).transpose()?;
+
+    let model = wiring::Model::open(&settings.model)?;
+    let turn = wiring::training_turn(&settings, &model)?;
+    let eval_turn = wiring::eval_turn(&settings.eval, &settings.agent, &model)?;
+    let (decoder, copy) = (model.weights()?, model.weights()?);
+
+    let mut run_dir = wiring::record(&path, "train", &settings, &plugins.components())?;
+    eprintln!("model     {}", model.describe(&decoder));
+    let held_out_rows = held_out.as_ref().map_or(0, |prompts| prompts.rows.len());
+    let skipped = prompts.skipped + held_out.as_ref().map_or(0, |prompts| prompts.skipped);
+    eprintln!(
+        "prompts   {} to train on, {held_out_rows} held out, {skipped} bad rows skipped",
+        prompts.rows.len()
+    );
+    plugins.describe().iter().for_each(|line| eprintln!("{line}"));
+    eprintln!("run       {}", run_dir.path().display());
+
+    let stop = interrupt::on_ctrl_c(runtime.handle());
+    let engine = wiring::engine(copy, &model, &settings.generator);
+    let parts = (&environment, &reward);
+    let seed = settings.run.seed;
+    let driver = |turn| wiring::driver(&engine, &model, parts, turn, seed);
+    let training: Training<Engine> = Training {
+        driver: Arc::new(driver(turn)),
+        held_out: held_out.map(|prompts| HeldOut { driver: driver(eval_turn), prompts }),
+        prompts: Arc::new(prompts),
+        settings,
+        decoder,
+        estimator,
+        traits,
+    };
+    let result = train(training, &mut run_dir, runtime.handle(), &stop);
+    let place = run_dir.path().to_owned();
+    let curves = wiring::draw(&place, &PANELS);
+    let summary = result.map_err(|error| {
+        let help = format!("what the run reached is in {}", place.display());
+        Stop { code: FAILED, ..Stop::failed("the run failed", help) }.because(&error)
+    })?;
+    eprint!("{}", tell(&summary));
+    eprintln!("curves    {}", curves?.display());
+    interrupt::check(&stop, &place)
+}
+
+/// The end of a run, for people.
+fn tell(summary: &Summary) -> String {
+    let percent = |share: Option<f64>| share.map_or("-".to_owned(), |s| format!("{:.1}%", 100.0 * s));
+    let number = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.3}"));
+    format!(
+        "steps     {} in {:.0} s, {} action tokens\nreward    {} -> {}\nheld-out  {} -> {}\ngap       {:.1e} at most \
+         between rollout and training log-probabilities\ndropped   {}\n",
+        summary.steps,
+        summary.wall_s,
+        crate::present::quantity(summary.tokens),
+        number(summary.reward_first),
+        number(summary.reward_last),
+        percent(summary.held_out_accuracy_before),
+        percent(summary.held_out_accuracy_after),
+        summary.logprob_gap_max,
+        wiring::counts(&summary.dropped),
+    )
+}

@@ -1,0 +1,329 @@
+//! From validated settings to the parts of a run: everything is loaded and checked before anything starts.
+
+use crate::stop::{OrStop, Stop};
+use molt_core::ids::WeightVersion;
+use molt_core::sampling::Sampling;
+use molt_core::settings::{self, BadRow, Limits, nearest};
+use molt_generator::Engine;
+use molt_model::{Chat, Config, Decoder};
+use molt_observe::RunDir;
+use molt_rollout::{Driver, Prompts, TurnSettings};
+use molt_sandbox::{Environment, Estimator, Info, Library, LoadError, Reward, Sandbox};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use time::OffsetDateTime;
+use time::macros::format_description;
+use tokio::runtime::{Builder, Runtime};
+
+/// The threads that rollouts run on.
+pub(crate) fn runtime() -> Result<Runtime, Stop> {
+    let built = Builder::new_multi_thread().enable_all().build();
+    built.or_failed("cannot start the threads of the run", "look at the limits of this machine (ulimit -u)")
+}
+
+/// The run directory to be made: nothing is written yet.
+pub(crate) fn run_dir(run: &settings::Run, command: &str) -> Result<PathBuf, Stop> {
+    let path = run.dir.clone().unwrap_or_else(|| {
+        let format = format_description!("[year][month][day]-[hour][minute][second]");
+        let now = OffsetDateTime::now_utc();
+        let stamp = now.format(&format).unwrap_or_else(|_| now.unix_timestamp().to_string());
+        Path::new("runs").join(format!("{command}-{stamp}"))
+    });
+    RunDir::check(&path).or_user("the run cannot be recorded", "give another run.dir")?;
+    Ok(path)
+}
+
+/// A model directory that is there, with its text side.
+pub(crate) struct Model {
+    path: PathBuf,
+    pub(crate) config: Config,
+    pub(crate) chat: Arc<Chat>,
+}
+
+impl Model {
+    pub(crate) fn open(model: &settings::Model) -> Result<Self, Stop> {
+        let path = &model.path;
+        let unusable = || format!("the model in {} cannot be used", path.display());
+        let config = Config::load(&path.join("config.json")).or_user(
+            unusable(),
+            "model.path must be a Hugging Face directory of the Llama or Qwen3 family",
+        )?;
+        let chat = Chat::load(path, model.chat_template.as_deref()).or_user(
+            unusable(),
+            "a model needs tokenizer.json and a chat template; model.chat_template gives another template",
+        )?;
+        let vocabulary = chat.tokenizer().vocab_size();
+        if vocabulary > config.vocab_size {
+            let error = format!(
+                "{}: its tokenizer has {vocabulary} tokens, and its weights have only {}",
+                unusable(),
+                config.vocab_size
+            );
+            return Err(Stop::user(error, "tokenizer.json and config.json must be of the same model"));
+        }
+        Ok(Self { path: path.clone(), config, chat: Arc::new(chat) })
+    }
+
+    /// Reads the weights; every call gives a copy of its own.
+    pub(crate) fn weights(&self) -> Result<Decoder, Stop> {
+        Decoder::load(&self.path).or_user(
+            format!("the model in {} cannot be used", self.path.display()),
+            "fetch the files again, or give another model.path",
+        )
+    }
+
+    /// Tokens per rollout at most: what is asked for under `key`, else all that the model can take.
+    pub(crate) fn context(&self, key: &str, asked: Option<usize>) -> Result<usize, Stop> {
+        let most = self.config.max_position_embeddings;
+        match asked {
+            Some(tokens) if tokens > most => {
+                let error = format!("{key} is {tokens}, and the model was made for {most} tokens at most");
+                Err(Stop::user(error, format!("lower {key}, or leave it out")))
+            }
+            Some(tokens) => Ok(tokens),
+            None => Ok(most),
+        }
+    }
+
+    /// The family and the number of parameters, for people.
+    pub(crate) fn describe(&self, decoder: &Decoder) -> String {
+        let parameters: usize = decoder.parameters().iter().map(|(_, tensor)| tensor.numel()).sum();
+        let family = if self.config.qk_norm { "qwen3" } else { "llama" };
+        format!("{}, {family}, {} parameters", self.path.display(), crate::present::quantity(parameters))
+    }
+}
+
+/// The plugins of a run, loaded under their limits.
+pub(crate) struct Plugins {
+    sandbox: Sandbox,
+    library: Library,
+    settings: settings::Plugins,
+    /// Role, plugin and limits of each that was loaded.
+    used: Vec<(&'static str, Info, Limits)>,
+}
+
+impl Plugins {
+    pub(crate) fn new(settings: &settings::Plugins) -> Result<Self, Stop> {
+        let library = Library::new(&settings.path);
+        Ok(Self { sandbox: sandbox()?, library, settings: settings.clone(), used: Vec::new() })
+    }
+
+    pub(crate) fn environment(&mut self, agent: &settings::Agent) -> Result<Environment, Stop> {
+        let limits = self.limits(&agent.name);
+        let loaded = self.sandbox.environment(&self.library, &agent.name, limits);
+        let environment = loaded.or_user(refused("agent.name", &agent.name), HELP)?;
+        self.used.push(("agent", environment.info().clone(), limits));
+        Ok(environment)
+    }
+
+    pub(crate) fn reward(&mut self, reward: &settings::Reward) -> Result<Option<Reward>, Stop> {
+        let Some(name) = &reward.name else { return Ok(None) };
+        let limits = self.limits(name);
+        let loaded = self.sandbox.reward(&self.library, name, limits);
+        let reward = loaded.or_user(refused("reward.name", name), HELP)?;
+        self.used.push(("reward", reward.info().clone(), limits));
+        Ok(Some(reward))
+    }
+
+    pub(crate) fn estimator(&mut self, algo: &settings::Algo) -> Result<Estimator, Stop> {
+        let limits = self.limits(&algo.estimator);
+        let loaded = self.sandbox.estimator(&self.library, &algo.estimator, limits);
+        let estimator = loaded.or_user(refused("algo.estimator", &algo.estimator), HELP)?;
+        self.used.push(("estimator", estimator.info().clone(), limits));
+        Ok(estimator)
+    }
+
+    /// Refuses limits for a plugin that is not of the run, once all are loaded.
+    pub(crate) fn check_limits(&self) -> Result<(), Stop> {
+        let names: Vec<&str> = self.used.iter().map(|(_, info, _)| info.name.as_str()).collect();
+        let Some(stray) = self.settings.only.keys().find(|name| !names.contains(&name.as_str())) else {
+            return Ok(());
+        };
+        let help = nearest(stray, names.iter().copied()).map_or_else(
+            || format!("the run uses {}", names.join(", ")),
+            |near| format!("did you mean {near}?"),
+        );
+        Err(Stop::user(format!("plugins.only.{stray} limits a plugin that this run does not use"), help))
+    }
+
+    /// What `components.json` holds.
+    pub(crate) fn components(&self) -> Value {
+        let component = |(role, info, limits): &(&str, Info, Limits)| {
+            json!({
+                "role": role,
+                "name": info.name,
+                "kind": info.kind.to_string(),
+                "version": info.version,
+                "contract": info.contract,
+                "digest": info.digest,
+                "size": info.size,
+                "path": info.path,
+                "imports": info.imports,
+                "limits": limits,
+            })
+        };
+        json!({
+            "molt": env!("CARGO_PKG_VERSION"),
+            "plugins": self.used.iter().map(component).collect::<Vec<_>>(),
+        })
+    }
+
+    /// One line per plugin, for people.
+    pub(crate) fn describe(&self) -> Vec<String> {
+        let line = |(role, info, limits): &(&str, Info, Limits)| {
+            format!(
+                "{role:<9} {} {} ({} MiB, {} ms per call)",
+                info.name,
+                crate::present::short_digest(&info.digest),
+                limits.memory_mib,
+                limits.cpu_ms
+            )
+        };
+        self.used.iter().map(line).collect()
+    }
+
+    /// Limits go by the plugin's own name, whether it is asked for by name, version or path.
+    fn limits(&self, asked: &str) -> Limits {
+        let path = self.library.find(asked).unwrap_or_else(|_| asked.into());
+        let name = path.file_stem().map_or(asked.into(), |stem| stem.to_string_lossy());
+        self.settings.limits_of(&name)
+    }
+}
+
+const HELP: &str =
+    "`molt plugin list` shows the plugins that are found; plugins.path adds directories to look in";
+
+fn refused(key: &str, name: &str) -> String {
+    format!("{key} {name} cannot be used")
+}
+
+/// A sandbox that keeps compiled plugins in the user's cache directory, or anew in every process if it cannot.
+pub(crate) fn sandbox() -> Result<Sandbox, Stop> {
+    let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")));
+    let cache = cache.map(|cache| cache.join("molt/compiled"));
+    let sandbox = Sandbox::new(cache.as_deref()).or_else(|error| match error {
+        LoadError::Cache { .. } => {
+            tracing::warn!("plugins are compiled anew: {}", crate::stop::chain(&error).join(": "));
+            Sandbox::new(None)
+        }
+        other => Err(other),
+    });
+    sandbox.or_user("plugins cannot be run", "look at the limits of this machine (ulimit -v)")
+}
+
+/// The prompts under `path`.
+pub(crate) fn prompts(
+    key: &str,
+    path: &Path,
+    prompt_key: &str,
+    label_key: &str,
+    on_bad_row: BadRow,
+) -> Result<Prompts, Stop> {
+    Prompts::load(path, prompt_key, label_key, on_bad_row).or_user(
+        format!("{key} {} cannot be used", path.display()),
+        "each line is an object such as {\"prompt\": \"2+3?\", \"answer\": \"5\"}; data.prompt_key and \
+         data.label_key name the columns, and data.on_bad_row skip leaves bad rows out",
+    )
+}
+
+/// The sampling of training rollouts.
+pub(crate) fn training_turn(settings: &settings::TrainSettings, model: &Model) -> Result<TurnSettings, Stop> {
+    let rollout = &settings.rollout;
+    Ok(TurnSettings {
+        sampling: Sampling {
+            temperature: rollout.temperature,
+            top_p: 1.0,
+            max_tokens: rollout.max_new_tokens,
+            stop_tokens: model.chat.tokenizer().stop_tokens().to_vec(),
+            stop_strings: rollout.stop.clone(),
+        },
+        max_context: model.context("rollout.max_context", rollout.max_context)?,
+        max_turns: settings.agent.max_turns,
+    })
+}
+
+/// The sampling of evaluation rollouts.
+pub(crate) fn eval_turn(
+    eval: &settings::Eval,
+    agent: &settings::Agent,
+    model: &Model,
+) -> Result<TurnSettings, Stop> {
+    Ok(TurnSettings {
+        sampling: Sampling {
+            temperature: eval.temperature,
+            top_p: eval.top_p,
+            max_tokens: eval.max_new_tokens,
+            stop_tokens: model.chat.tokenizer().stop_tokens().to_vec(),
+            stop_strings: eval.stop.clone(),
+        },
+        max_context: model.context("eval.max_context", eval.max_context)?,
+        max_turns: agent.max_turns,
+    })
+}
+
+/// Starts the embedded engine with weights of its own.
+pub(crate) fn engine(decoder: Decoder, model: &Model, settings: &settings::Generator) -> Arc<Engine> {
+    let context = model.config.max_position_embeddings;
+    let tokenizer = Arc::clone(model.chat.tokenizer());
+    Arc::new(Engine::start(decoder, tokenizer, WeightVersion(0), settings, context))
+}
+
+/// What rollouts of one run share.
+pub(crate) fn driver(
+    generator: &Arc<Engine>,
+    model: &Model,
+    (environment, reward): (&Environment, &Option<Reward>),
+    turn: TurnSettings,
+    seed: u64,
+) -> Driver<Engine> {
+    Driver {
+        generator: Arc::clone(generator),
+        chat: Arc::clone(&model.chat),
+        environment: environment.clone(),
+        reward: reward.clone(),
+        turn,
+        seed,
+    }
+}
+
+/// Makes the run directory and writes down what the run is made of.
+pub(crate) fn record(
+    path: &Path,
+    command: &str,
+    settings: &impl settings::Settings,
+    components: &Value,
+) -> Result<RunDir, Stop> {
+    let toml = settings.to_toml().or_user("these settings cannot be written down", "use paths in UTF-8")?;
+    let help = "give another run.dir, or free space there";
+    let run_dir = RunDir::create(path, command).or_user("the run cannot be recorded", help)?;
+    run_dir.write_settings(&toml).or_user("the run cannot be recorded", help)?;
+    run_dir.write_components(components).or_user("the run cannot be recorded", help)?;
+    Ok(run_dir)
+}
+
+/// The panels of `curves.svg` and what is drawn in them, from metrics that the run may have.
+pub(crate) fn draw(run_dir: &Path, panels: &[(&str, &[(&str, &str)])]) -> Result<PathBuf, Stop> {
+    let text = |text: &&str| (*text).to_owned();
+    let panels: Vec<molt_observe::Panel> = panels
+        .iter()
+        .map(|(title, series)| molt_observe::Panel {
+            title: text(title),
+            series: series.iter().map(|(label, metric)| (text(label), text(metric))).collect(),
+        })
+        .collect();
+    let svg = run_dir.join("curves.svg");
+    molt_observe::draw_curves(&run_dir.join("metrics.jsonl"), &svg, &panels)
+        .or_failed("the curves cannot be drawn", "everything else of the run is in its directory")?;
+    Ok(svg)
+}
+
+/// Counts by name, for a line of a summary.
+pub(crate) fn counts<N: std::fmt::Display>(counts: &BTreeMap<&str, N>) -> String {
+    if counts.is_empty() {
+        return "none".into();
+    }
+    counts.iter().map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ")
+}
