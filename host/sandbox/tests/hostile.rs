@@ -1,0 +1,177 @@
+//! A reward that attacks: every attack costs its own call a typed failure, and nothing else.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::{SANDBOX, call, library, limits, sample};
+use molt_sandbox::{Cause, Failure, Reward, Verdict};
+
+fn hostile() -> Reward {
+    SANDBOX.reward(&library(), "hostile", limits()).unwrap()
+}
+
+async fn score(act: &str) -> Result<Verdict, Failure> {
+    hostile().score(call(1), &sample(act, None)).await
+}
+
+async fn failure(act: &str) -> Failure {
+    let failure = score(act).await.unwrap_err();
+    let sentence = failure.to_string();
+    assert!(sentence.starts_with("plugin `hostile` "), "{sentence}");
+    assert!(sentence.contains(" in rollout 3.1"), "{sentence}");
+    failure
+}
+
+async fn reward(act: &str) -> f64 {
+    match score(act).await.unwrap() {
+        Verdict::Scored { reward, .. } => reward,
+        other => panic!("{act}: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_loop_is_stopped_at_its_cpu_limit() {
+    let failure = failure("loop").await;
+    assert_eq!((failure.label(), &failure.cause), ("cpu-limit", &Cause::Cpu { limit_ms: 300 }));
+    assert!(failure.to_string().contains("300 ms"));
+}
+
+#[tokio::test]
+async fn memory_without_end_is_refused() {
+    let failure = failure("alloc").await;
+    assert_eq!((failure.label(), &failure.cause), ("memory-limit", &Cause::Memory { limit_mib: 32 }));
+    assert!(failure.to_string().contains("32 MiB"));
+}
+
+#[tokio::test]
+async fn a_panic_is_reported_with_its_message() {
+    let failure = failure("trap").await;
+    assert_eq!(failure.label(), "trap");
+    assert!(failure.to_string().contains("this reward panics on purpose"), "{failure}");
+}
+
+#[tokio::test]
+async fn an_exit_is_a_crash() {
+    let failure = failure("exit").await;
+    assert_eq!(failure.label(), "trap");
+    assert!(failure.to_string().contains("exited"), "{failure}");
+}
+
+#[tokio::test]
+async fn numbers_that_are_not_finite_are_refused() {
+    assert_eq!(failure("nan").await.cause, Cause::NotFinite("the reward is NaN".into()));
+    assert_eq!(failure("infinite-metric").await.cause, Cause::NotFinite("metric \"m\" is inf".into()));
+}
+
+#[tokio::test]
+async fn files_and_network_are_denied_by_name() {
+    for (act, asked) in [
+        ("file", "a file, \"etc/passwd\""),
+        ("write", "a file, \"molt.txt\""),
+        ("net", "the network"),
+        ("resolve", "the network, \"localhost\""),
+    ] {
+        let failure = failure(act).await;
+        assert_eq!(failure.label(), "denied", "{act}: {failure}");
+        assert!(failure.to_string().contains(asked), "{act}: {failure}");
+    }
+}
+
+#[tokio::test]
+async fn endless_recursion_is_a_stack_overflow() {
+    assert_eq!(failure("recurse").await.label(), "stack-overflow");
+}
+
+#[tokio::test]
+async fn a_flood_of_output_is_bounded_and_its_end_is_shown() {
+    let failure = failure("flood").await;
+    assert_eq!(failure.label(), "trap");
+    assert!(failure.log.contains("flooded") && failure.log.len() <= 1600, "{}", failure.log);
+    assert_eq!(reward("flood-quietly").await, 1.0);
+}
+
+#[tokio::test]
+async fn too_much_data_in_return_is_refused() {
+    let failure = failure("big").await;
+    assert_eq!((failure.label(), &failure.cause), ("output-limit", &Cause::Output { limit_kib: 1024 }));
+}
+
+#[tokio::test]
+async fn time_is_virtual_and_sleep_takes_none() {
+    let slept = reward("sleep").await;
+    assert!((3600.0..3601.0).contains(&slept), "{slept}");
+    assert_eq!(reward("sleep").await, slept);
+    assert_eq!(reward("time").await, reward("time").await);
+}
+
+#[tokio::test]
+async fn the_world_is_empty() {
+    assert_eq!(reward("environment").await, 0.0);
+    assert_eq!(reward("stdin").await, 0.0);
+}
+
+#[tokio::test]
+async fn randomness_is_the_seed() {
+    let plugin = hostile();
+    let random = async |seed| plugin.score(call(seed), &sample("random", None)).await.unwrap();
+    assert_eq!(random(1).await, random(1).await);
+    assert_ne!(random(1).await, random(2).await);
+}
+
+#[tokio::test]
+async fn every_call_has_a_fresh_instance() {
+    let plugin = hostile();
+    for _ in 0..5 {
+        let verdict = plugin.score(call(1), &sample("count", None)).await.unwrap();
+        assert!(matches!(verdict, Verdict::Scored { reward: 0.0, solved: false, .. }), "{verdict:?}");
+    }
+}
+
+#[tokio::test]
+async fn verdicts_come_through() {
+    assert_eq!(score("invalid").await.unwrap(), Verdict::Invalid("cannot be scored".into()));
+    assert_eq!(score("infra").await.unwrap(), Verdict::Infra("the grader is down".into()));
+}
+
+/// Resident memory of this process in bytes.
+fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn healthy_calls_beside_attackers_are_unchanged() {
+    let plugin = hostile();
+    let work = plugin.score(call(1), &sample("work", None)).await.unwrap();
+    let before = resident();
+    let spawn = |act: &'static str, member: u32| {
+        let plugin = plugin.clone();
+        tokio::spawn(async move { plugin.score(call(member), &sample(act, None)).await })
+    };
+    let attacks = ["loop", "alloc", "trap", "recurse", "big", "file", "flood"];
+    let attackers: Vec<_> = attacks.iter().cycle().take(21).zip(1000..).map(|(act, n)| spawn(act, n)).collect();
+    let healthy: Vec<_> = (0..200).map(|n| spawn("work", n)).collect();
+    for call in healthy {
+        assert_eq!(call.await.unwrap().unwrap(), work);
+    }
+    for (attacker, member) in attackers.into_iter().zip(1000..) {
+        let failure = attacker.await.unwrap().unwrap_err();
+        assert_eq!(failure.rollout, Some(common::rollout(member)));
+    }
+    // Three attackers filled 32 MiB each and 200 instances lived: all of that is given back.
+    let kept = resident().saturating_sub(before);
+    assert!(kept < 32 << 20, "{kept} bytes are kept");
+}
+
+#[tokio::test]
+async fn a_loop_leaves_its_thread_to_others() {
+    // One thread: without yielding, the second call could not even begin before the loop is stopped.
+    let plugin = hostile();
+    let (acting, looping) = (sample("loop", None), plugin.clone());
+    let attacker = tokio::spawn(async move { looping.score(call(1), &acting).await });
+    tokio::task::yield_now().await;
+    assert!(!attacker.is_finished());
+    plugin.score(call(2), &sample("count", None)).await.unwrap();
+    assert!(!attacker.is_finished());
+    assert_eq!(attacker.await.unwrap().unwrap_err().label(), "cpu-limit");
+}
