@@ -15,7 +15,7 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
     let conversations = conversations::load(&settings.data, &model.chat, context).or_user(
         format!("data.conversations {file} cannot be used"),
         "each line is an object such as {\"prompt\": \"2+3?\", \"answer\": \"5\"}; data.prompt_key and \
-         data.reply_key name the columns, and data.on_bad_row skip leaves bad rows out",
+         data.reply_key name the columns",
     )?;
     let decoder = model.weights()?;
 

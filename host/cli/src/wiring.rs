@@ -225,7 +225,7 @@ pub(crate) fn prompts(
     Prompts::load(path, prompt_key, label_key, on_bad_row).or_user(
         format!("{key} {} cannot be used", path.display()),
         "each line is an object such as {\"prompt\": \"2+3?\", \"answer\": \"5\"}; data.prompt_key and \
-         data.label_key name the columns, and data.on_bad_row skip leaves bad rows out",
+         data.label_key name the columns",
     )
 }
 

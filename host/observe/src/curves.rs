@@ -52,16 +52,19 @@ fn render(rows: &[Row], panels: &[Panel]) -> Result<String, Box<dyn std::error::
                 ("sans-serif", 20).into_font().color(&BLACK).pos(Pos::new(HPos::Center, VPos::Center));
             root.draw(&Text::new("no metrics yet", (WIDTH as i32 / 2, height as i32 / 2), centred))?;
         }
+        // One range of steps for all panels, so that they can be compared by eye.
+        let steps = drawn.iter().flat_map(|(_, curves)| curves).flat_map(|(_, points)| points);
+        let x = range(steps.map(|p| p.0), 0.0);
         for (area, (panel, curves)) in root.split_evenly((drawn.len().max(1), 1)).iter().zip(&drawn) {
-            let all = || curves.iter().flat_map(|(_, points)| points);
-            let (x, y) = (range(all().map(|p| p.0), 0.0), range(all().map(|p| p.1), 0.06));
+            let values = curves.iter().flat_map(|(_, points)| points);
+            let y = range(values.map(|p| p.1), 0.06);
             let mut chart = ChartBuilder::on(area)
                 .caption(&panel.title, ("sans-serif", 20))
                 .margin(12)
                 .margin_right(28)
                 .x_label_area_size(42)
                 .y_label_area_size(72)
-                .build_cartesian_2d(x, y)?;
+                .build_cartesian_2d(x.clone(), y)?;
             chart
                 .configure_mesh()
                 .light_line_style(TRANSPARENT)
