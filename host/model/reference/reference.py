@@ -19,6 +19,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 TESTDATA = Path(__file__).resolve().parent.parent / "testdata"
 VERSIONS = {"python": platform.python_version()} | {p: version(p) for p in ("torch", "transformers", "safetensors")}
@@ -104,8 +105,21 @@ def gradients(model, ids):
     return {"versions": VERSIONS, "loss": loss.item(), "parameters": parameters}
 
 
+def rope_frequencies():
+    """The rotary frequencies of each supported kind of scaling, at the shape of Llama 3.1 8B."""
+    llama3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    shape = dict(vocab_size=8, hidden_size=4096, intermediate_size=8, num_hidden_layers=1, num_attention_heads=32)
+    cases = []
+    for rope in ({"rope_type": "default"}, {"rope_type": "linear", "factor": 4.0}, {"rope_type": "llama3"} | llama3):
+        config = LlamaConfig(**shape, max_position_embeddings=131072, rope_parameters=rope | {"rope_theta": 500000.0})
+        frequencies = LlamaRotaryEmbedding(config).inv_freq.tolist()
+        cases.append({"config": config.to_dict(), "frequencies": frequencies})
+    return {"versions": VERSIONS, "cases": cases}
+
+
 def write_committed():
     make_models()
+    (TESTDATA / "rope.json").write_text(json.dumps(rope_frequencies()) + "\n")
     for name, shape, seed in (("tiny-qwen3", (2, 40), 3), ("tiny-llama3", (1, 160), 4)):
         _, tensors = logits_of(name, shape, seed)
         save_file(tensors, TESTDATA / name / "reference.safetensors", metadata=VERSIONS)

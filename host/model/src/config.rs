@@ -116,7 +116,9 @@ impl Config {
     pub(crate) fn to_json(&self) -> Value {
         let mut object = self.source.clone();
         let class = if self.qk_norm { "Qwen3ForCausalLM" } else { "LlamaForCausalLM" };
-        object.entry("architectures").or_insert_with(|| Value::from(vec![class]));
+        if object.get("architectures").is_none_or(Value::is_null) {
+            object.insert("architectures".to_owned(), Value::from(vec![class]));
+        }
         object.insert("dtype".to_owned(), Value::from("float32"));
         if let Some(older_name) = object.get_mut("torch_dtype") {
             *older_name = Value::from("float32");

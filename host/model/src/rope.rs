@@ -60,3 +60,41 @@ impl Rotation {
         heads * &self.cos + heads.roll([self.half], [-1]) * &self.sin
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    #[test]
+    fn frequencies_are_those_of_transformers() {
+        let reference: Value =
+            serde_json::from_str(include_str!("../testdata/rope.json")).expect("written by reference.py");
+        let cases = reference["cases"].as_array().expect("cases");
+        assert_eq!(cases.len(), 3);
+        for case in cases {
+            let config = Config::parse(&case["config"].to_string()).expect("supported");
+            let found = Vec::<f32>::try_from(Rope::new(&config).frequencies).expect("one dimension");
+            let expected = case["frequencies"].as_array().expect("frequencies");
+            assert_eq!(found.len(), expected.len());
+            for (found, expected) in found.iter().zip(expected) {
+                let expected = expected.as_f64().expect("a number");
+                let error = (f64::from(*found) - expected).abs() / expected;
+                assert!(error < 1e-6, "{:?}: {found} for {expected}", config.rope_scaling);
+            }
+        }
+    }
+
+    #[test]
+    fn position_zero_stays_and_lengths_are_kept() {
+        let text = r#"{"model_type": "llama", "vocab_size": 8, "hidden_size": 16, "intermediate_size": 8,
+            "num_hidden_layers": 1, "num_attention_heads": 2}"#;
+        let rope = Rope::new(&Config::parse(text).expect("complete"));
+        let heads = Tensor::arange(32, (Kind::Float, Device::Cpu)).view([1, 2, 2, 8]);
+        let turned = rope.at(&Tensor::from_slice(&[0_i64, 5]).unsqueeze(0)).apply(&heads);
+        assert_eq!(turned.get(0).get(0), heads.get(0).get(0));
+        assert_ne!(turned.get(0).get(1), heads.get(0).get(1));
+        let length = |x: &Tensor| x.square().sum_dim_intlist(-1_i64, false, None::<Kind>);
+        assert!(length(&turned).allclose(&length(&heads), 1e-5, 0.0, false));
+    }
+}
