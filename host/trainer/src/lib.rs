@@ -1,1 +1,14 @@
-//! placeholder
+//! The trainer: from rollouts, or from conversations, to new weights.
+
+pub mod advantage;
+pub mod conversations;
+pub mod error;
+pub mod loss;
+pub mod optim;
+pub mod report;
+pub mod rl;
+mod save;
+pub mod sft;
+pub mod step;
+
+pub use error::TrainError;

@@ -1,0 +1,198 @@
+//! From the rewards of a batch to an advantage for every action token.
+
+use crate::error::TrainError;
+use crate::step::PolicyRow;
+use molt_core::outcome::Group;
+use molt_core::settings::Algo;
+use molt_core::trajectory::{Reward, Trajectory};
+use molt_core::whiten::whiten;
+use molt_sandbox::{Estimator, EstimatorBatch, Failure, Traits};
+
+/// Refuses an estimator whose needs the run does not meet.
+pub fn check_estimator(name: &str, traits: &Traits, samples_per_prompt: u32) -> Result<(), TrainError> {
+    if traits.needs_values {
+        return Err(TrainError::NeedsCritic { estimator: name.to_owned() });
+    }
+    if traits.needs_group && samples_per_prompt < 2 {
+        return Err(TrainError::NeedsGroup { estimator: name.to_owned(), samples: samples_per_prompt });
+    }
+    Ok(())
+}
+
+/// Asks the estimator for the advantages of all finished rollouts of `groups`. One row per segment, in order.
+///
+/// An output that could not be scored counts as the lower of `lowest` and the lowest score of the batch, so
+/// that no policy gains by being unscorable.
+pub async fn advantages<'a>(
+    estimator: &Estimator,
+    traits: &Traits,
+    algo: &Algo,
+    groups: &'a [Group],
+    lowest: f64,
+) -> Result<Vec<PolicyRow<'a>>, Failure> {
+    let batch = estimator_batch(algo, groups, lowest);
+    let mut advantages = estimator.estimate(&batch).await?.advantages;
+    if traits.whiten {
+        whiten(&mut advantages);
+    }
+    Ok(rows(groups, &advantages))
+}
+
+/// The reward of every finished rollout of `groups`, in order.
+pub fn rewards(groups: &[Group], lowest: f64) -> Vec<f64> {
+    let scored = finished(groups).filter_map(|t| match t.reward {
+        Reward::Scored { value, .. } => Some(value),
+        Reward::Invalid { .. } => None,
+    });
+    let lowest = scored.fold(lowest, f64::min);
+    finished(groups).map(|t| t.reward.value(lowest)).collect()
+}
+
+/// All finished rollouts, group after group.
+pub fn finished(groups: &[Group]) -> impl Iterator<Item = &Trajectory> {
+    groups.iter().flat_map(Group::finished)
+}
+
+/// The flat arrays of the estimator contract: action tokens only, segment after segment.
+fn estimator_batch(algo: &Algo, groups: &[Group], lowest: f64) -> EstimatorBatch {
+    let mut batch = EstimatorBatch {
+        rewards: rewards(groups, lowest).iter().map(|&reward| reward as f32).collect(),
+        groups: Vec::new(),
+        segment_rollouts: Vec::new(),
+        segment_offsets: vec![0],
+        turns: Vec::new(),
+        kl: Vec::new(),
+        values: Vec::new(),
+        gamma: algo.gamma,
+        lambda: algo.lambda,
+        kl_coef: 0.0,
+    };
+    let populated = groups.iter().filter(|group| group.finished().next().is_some());
+    for (dense, group) in (0_u32..).zip(populated) {
+        for trajectory in group.finished() {
+            let rollout = batch.groups.len() as u32;
+            batch.groups.push(dense);
+            for segment in &trajectory.segments {
+                batch.segment_rollouts.push(rollout);
+                batch.turns.extend(segment.actions().iter().map(|action| action.turn));
+                batch.segment_offsets.push(batch.turns.len() as u32);
+            }
+        }
+    }
+    batch
+}
+
+/// Lays one advantage per action token back on the segments.
+fn rows<'a>(groups: &'a [Group], advantages: &[f32]) -> Vec<PolicyRow<'a>> {
+    let mut rest = advantages.iter().copied();
+    finished(groups)
+        .flat_map(|trajectory| &trajectory.segments)
+        .map(|segment| PolicyRow {
+            segment,
+            advantages: rest.by_ref().take(segment.actions().len()).collect(),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use molt_core::chat::Task;
+    use molt_core::ids::{GroupId, RolloutId, WeightVersion};
+    use molt_core::outcome::{DropReason, Dropped, Outcome};
+    use molt_core::trajectory::{Sampled, Segment};
+    use std::collections::BTreeMap;
+
+    fn task() -> Task {
+        Task { id: "1".into(), messages: Vec::new(), label: None, fields: Vec::new() }
+    }
+
+    /// A rollout with one segment per entry of `segments`: the lengths of its turns.
+    fn finished(group: u64, member: u32, reward: Reward, segments: &[&[usize]]) -> Outcome {
+        let mut turn = 0;
+        let mut segment = |lengths: &&[usize]| {
+            let mut segment = Segment::new(vec![1]);
+            for &length in *lengths {
+                let sampled = Sampled { token: 2, logprob: -1.0, version: WeightVersion(0) };
+                segment.push_turn(turn, &vec![sampled; length]);
+                segment.push_context(&[3]);
+                turn += 1;
+            }
+            segment
+        };
+        Outcome::Finished(Box::new(Trajectory {
+            rollout: RolloutId { group: GroupId(group), member },
+            task: task(),
+            segments: segments.iter().map(&mut segment).collect(),
+            messages: Vec::new(),
+            completion: String::new(),
+            truncated: false,
+            reward,
+            metrics: BTreeMap::new(),
+        }))
+    }
+
+    fn dropped(group: u64, member: u32) -> Outcome {
+        let rollout = RolloutId { group: GroupId(group), member };
+        Outcome::Dropped(Dropped { rollout, reason: DropReason::Plugin("trap"), detail: String::new() })
+    }
+
+    fn scored(value: f64) -> Reward {
+        Reward::Scored { value, solved: false }
+    }
+
+    fn groups() -> Vec<Group> {
+        let invalid = Reward::Invalid { reason: "no answer".into() };
+        vec![
+            Group {
+                id: GroupId(4),
+                task: task(),
+                outcomes: vec![
+                    finished(4, 0, scored(1.0), &[&[2, 1], &[1]]),
+                    dropped(4, 1),
+                    finished(4, 2, invalid, &[&[2]]),
+                ],
+            },
+            Group { id: GroupId(7), task: task(), outcomes: vec![dropped(7, 0)] },
+            Group { id: GroupId(9), task: task(), outcomes: vec![finished(9, 0, scored(-0.5), &[&[1]])] },
+        ]
+    }
+
+    #[test]
+    fn the_estimator_sees_action_tokens_of_finished_rollouts() {
+        let batch = estimator_batch(&Algo::default(), &groups(), 0.0);
+        assert_eq!(batch.rewards, [1.0, -0.5, -0.5]);
+        assert_eq!(batch.groups, [0, 0, 1]);
+        assert_eq!(batch.segment_rollouts, [0, 0, 1, 2]);
+        assert_eq!(batch.segment_offsets, [0, 3, 4, 6, 7]);
+        assert_eq!(batch.turns, [0, 0, 1, 2, 0, 0, 0]);
+    }
+
+    #[test]
+    fn advantages_come_back_to_their_tokens() {
+        let groups = groups();
+        let rows = rows(&groups, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
+        let advantages: Vec<_> = rows.iter().map(|row| row.advantages.clone()).collect();
+        assert_eq!(advantages, [vec![1.0, 2.0, 3.0], vec![4.0], vec![5.0, 6.0], vec![7.0]]);
+        assert!(rows.iter().all(|row| row.advantages.len() == row.segment.actions().len()));
+    }
+
+    #[test]
+    fn an_output_that_cannot_be_scored_gets_the_lowest_reward() {
+        assert_eq!(rewards(&groups(), 0.0), [1.0, -0.5, -0.5]);
+        assert_eq!(rewards(&groups(), -2.0), [1.0, -2.0, -0.5]);
+    }
+
+    #[test]
+    fn what_an_estimator_needs_is_checked() {
+        let traits = |needs_group, needs_values| Traits { needs_group, needs_values, whiten: false };
+        check_estimator("grpo", &traits(true, false), 2).expect("two rollouts are enough");
+        check_estimator("reinforce", &traits(false, false), 1).expect("it needs nothing");
+        let error = check_estimator("grpo", &traits(true, false), 1).expect_err("one rollout has no group");
+        assert!(error.to_string().contains("rollout.samples_per_prompt must be at least 2, found 1"));
+        assert!(matches!(
+            check_estimator("gae", &traits(false, true), 8),
+            Err(TrainError::NeedsCritic { estimator }) if estimator == "gae"
+        ));
+    }
+}

@@ -1,0 +1,48 @@
+//! Why training stopped.
+
+use molt_generator::GeneratorError;
+use molt_model::{ModelError, TextError};
+use molt_observe::ObserveError;
+use molt_rollout::{DataError, RolloutError};
+use molt_sandbox::Failure;
+use std::path::PathBuf;
+
+/// What ends a training run before its data does.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    #[error(
+        "the gradient of {parameter} at optimiser step {step} is not finite; lower optim.lr, or look at the \
+         rewards and the log-probability gap of the steps before"
+    )]
+    GradientNotFinite { step: u64, parameter: String },
+    #[error(
+        "at step {step} a token has a log-probability that differs by {gap:.2e} between rollout and training, \
+         more than train.max_logprob_gap = {bound:.2e}: the two forward passes are not the same function"
+    )]
+    LogprobGap { step: u64, gap: f64, bound: f64 },
+    #[error("the data ended before a single group of rollouts could be trained on; see the dropped rollouts")]
+    NothingTrained,
+    #[error("the estimator {estimator} needs the values of a critic, and this version trains none")]
+    NeedsCritic { estimator: String },
+    #[error(
+        "the estimator {estimator} compares the rollouts of a prompt: rollout.samples_per_prompt must be at least 2, \
+         found {samples}"
+    )]
+    NeedsGroup { estimator: String, samples: u32 },
+    #[error("no advantages for step {step}")]
+    Estimator { step: u64, source: Box<Failure> },
+    #[error(transparent)]
+    Rollout(#[from] RolloutError),
+    #[error("publishing weights failed")]
+    Publish(#[from] GeneratorError),
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Text(#[from] TextError),
+    #[error(transparent)]
+    Data(#[from] DataError),
+    #[error("cannot write {}", path.display())]
+    Write { path: PathBuf, source: std::io::Error },
+    #[error(transparent)]
+    Observe(#[from] ObserveError),
+}

@@ -1,0 +1,349 @@
+//! What a training step and a run tell people: metrics, the progress line, trajectories, the summary.
+//! Every mean is a sum over a named population, divided by its size; an empty population has no mean.
+
+use crate::advantage::finished;
+use crate::optim::Update;
+use crate::step::{PolicyRow, PolicySums};
+use molt_core::ids::WeightVersion;
+use molt_core::outcome::{Dropped, Group};
+use molt_core::trajectory::{Reward, Trajectory};
+use molt_rollout::readable;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Metrics of one step by name.
+pub type Metrics = BTreeMap<String, f64>;
+
+/// Where the time of a step went.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Times {
+    /// The trainer waited for rollouts.
+    pub generate_wait: Duration,
+    /// Advantages, forward, backward and update.
+    pub train: Duration,
+    /// New weights went to the generator.
+    pub publish: Duration,
+}
+
+impl Times {
+    fn total(&self) -> f64 {
+        (self.generate_wait + self.train + self.publish).as_secs_f64()
+    }
+}
+
+/// `summary.json` of `molt train`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct Summary {
+    pub seed: u64,
+    /// Share of held-out rollouts solved before the first step and after the last.
+    pub held_out_accuracy_before: Option<f64>,
+    pub held_out_accuracy_after: Option<f64>,
+    pub wall_s: f64,
+    /// Batches trained on.
+    pub steps: u64,
+    /// Action tokens trained on.
+    pub tokens: usize,
+    /// Largest `|log π_train − log π_rollout|` of an on-policy token.
+    pub logprob_gap_max: f64,
+    /// Rollouts that were not trained on, by reason.
+    pub dropped: BTreeMap<&'static str, u64>,
+    /// Mean reward of the trained rollouts of the first tenth of the steps, and of the last.
+    pub reward_first: Option<f64>,
+    pub reward_last: Option<f64>,
+    /// Sum and number of the trained rewards of every step.
+    #[serde(skip)]
+    rewards: Vec<(f64, usize)>,
+}
+
+impl Summary {
+    /// Counts rollouts that were dropped.
+    pub fn add_dropped(&mut self, dropped: &[Dropped]) {
+        for drop in dropped {
+            *self.dropped.entry(drop.reason.label()).or_default() += 1;
+        }
+    }
+
+    /// Takes in one step and the rewards it trained on.
+    pub fn add_step(&mut self, sums: &PolicySums, rewards: &[f64]) {
+        self.steps += 1;
+        self.tokens += sums.tokens;
+        self.logprob_gap_max = self.logprob_gap_max.max(sums.gap_max);
+        self.rewards.push((rewards.iter().sum(), rewards.len()));
+        let tenth = self.rewards.len().div_ceil(10);
+        self.reward_first = mean(&self.rewards[..tenth]);
+        self.reward_last = mean(&self.rewards[self.rewards.len() - tenth..]);
+    }
+}
+
+fn mean(sums: &[(f64, usize)]) -> Option<f64> {
+    let (sum, count) = sums.iter().fold((0.0, 0), |(s, n), (sum, count)| (s + sum, n + count));
+    (count > 0).then(|| sum / count as f64)
+}
+
+/// What one step trained on, and what came of it.
+#[derive(Debug)]
+pub struct Step<'a> {
+    pub groups: &'a [Group],
+    /// The reward of every finished rollout, in order.
+    pub rewards: &'a [f64],
+    pub rows: &'a [PolicyRow<'a>],
+    /// Every rollout dropped since the step before.
+    pub dropped: &'a [Dropped],
+    /// The weights that the step began with.
+    pub version: WeightVersion,
+    /// Sums over all optimiser steps of the batch.
+    pub sums: PolicySums,
+    /// The last of them.
+    pub update: Update,
+    pub times: Times,
+}
+
+impl Step<'_> {
+    /// All metrics of the step.
+    pub fn metrics(&self) -> Metrics {
+        let Self { sums, update, times, .. } = self;
+        let mut metrics = Metrics::new();
+        let mut put = |name: &str, value: f64| {
+            metrics.insert(name.to_owned(), value);
+        };
+        let tokens = sums.tokens as f64;
+        put("train/loss", sums.loss);
+        put("train/grad_norm", update.grad_norm);
+        put("train/lr", update.learning_rate);
+        put("train/tokens", tokens);
+        put("train/on_policy_tokens", sums.on_policy as f64);
+        put("rollout/groups", self.groups.len() as f64);
+        put("rollout/zero_advantage_groups", self.zero_advantage_groups() as f64);
+        put("time/generate_wait", times.generate_wait.as_secs_f64());
+        put("time/train", times.train.as_secs_f64());
+        put("time/publish", times.publish.as_secs_f64());
+        put("perf/tokens_per_s", self.tokens_per_s());
+        if sums.tokens > 0 {
+            put("train/clip_fraction", sums.clipped / tokens);
+            put("train/ratio_mean", sums.ratio / tokens);
+            put("train/kl_sampled", sums.kl / tokens);
+            let staleness: Vec<u64> = self
+                .trajectories()
+                .flat_map(|t| t.segments.iter().flat_map(|s| s.actions()))
+                .map(|action| self.version.0.saturating_sub(action.version.0))
+                .collect();
+            put("rollout/staleness_mean", staleness.iter().sum::<u64>() as f64 / tokens);
+            put("rollout/staleness_max", staleness.iter().max().copied().unwrap_or(0) as f64);
+        }
+        if sums.on_policy > 0 {
+            put("train/logprob_gap_mean", sums.gap / sums.on_policy as f64);
+            put("train/logprob_gap_max", sums.gap_max);
+        }
+        if !self.rewards.is_empty() {
+            put("rollout/reward_mean", self.reward_mean());
+            put("rollout/solved_rate", self.share(|t| t.reward.solved()));
+            put("rollout/truncated_rate", self.share(|t| t.truncated));
+            put("rollout/invalid_rate", self.share(|t| matches!(t.reward, Reward::Invalid { .. })));
+            put("rollout/length_mean", tokens / self.rewards.len() as f64);
+        }
+        let mut plugins: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
+        for (name, value) in self.trajectories().flat_map(|t| &t.metrics) {
+            let (sum, count) = plugins.entry(name).or_default();
+            *sum += value;
+            *count += 1;
+        }
+        for (name, (sum, count)) in plugins {
+            put(&format!("plugin/{name}"), sum / count as f64);
+        }
+        for drop in self.dropped {
+            *metrics.entry(format!("dropped/{}", drop.reason.label())).or_default() += 1.0;
+        }
+        metrics
+    }
+
+    /// What the progress line says of the step.
+    pub fn line(&self) -> String {
+        let share = |part: Duration| (100.0 * part.as_secs_f64() / self.times.total().max(1e-9)).round();
+        format!(
+            "reward {:.2}  solved {:.0}%  {} tok/s  generate {}% train {}% publish {}%",
+            self.reward_mean(),
+            100.0 * self.share(|t| t.reward.solved()),
+            thousands(self.tokens_per_s()),
+            share(self.times.generate_wait),
+            share(self.times.train),
+            share(self.times.publish),
+        )
+    }
+
+    fn trajectories(&self) -> impl Iterator<Item = &Trajectory> {
+        finished(self.groups)
+    }
+
+    fn tokens_per_s(&self) -> f64 {
+        self.sums.tokens as f64 / self.times.total().max(1e-9)
+    }
+
+    fn reward_mean(&self) -> f64 {
+        self.rewards.iter().sum::<f64>() / self.rewards.len().max(1) as f64
+    }
+
+    /// The share of the trained rollouts for which `holds`.
+    fn share(&self, holds: impl Fn(&Trajectory) -> bool) -> f64 {
+        self.trajectories().filter(|t| holds(t)).count() as f64 / self.rewards.len().max(1) as f64
+    }
+
+    /// Groups from which nothing can be learnt, e.g. since all rollouts have the same reward.
+    fn zero_advantage_groups(&self) -> usize {
+        let mut rows = self.rows.iter();
+        let silent = |group: &&Group| {
+            let segments = group.finished().map(|t| t.segments.len()).sum();
+            // Not `all` on the iterator itself, which would stop before the group's last row.
+            let nonzero =
+                rows.by_ref().take(segments).filter(|r| r.advantages.iter().any(|&a| a != 0.0)).count();
+            nonzero == 0
+        };
+        self.groups.iter().filter(silent).count()
+    }
+}
+
+/// The rollouts of a batch for people to read.
+pub fn markdown(step: u64, groups: &[Group]) -> String {
+    let groups: Vec<String> = groups.iter().map(readable::group).collect();
+    format!("# Step {step}\n\n{}", groups.join("\n"))
+}
+
+/// A whole number with commas.
+pub fn thousands(value: f64) -> String {
+    let digits = format!("{:.0}", value.max(0.0));
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use molt_core::chat::Task;
+    use molt_core::ids::{GroupId, RolloutId};
+    use molt_core::outcome::{DropReason, Outcome};
+    use molt_core::trajectory::{Sampled, Segment};
+
+    fn group(id: u64, rollouts: &[(Reward, usize, u64)]) -> Group {
+        let task = Task { id: "7".into(), messages: Vec::new(), label: None, fields: Vec::new() };
+        let finished = |(member, (reward, length, version)): (u32, &(Reward, usize, u64))| {
+            let sampled = Sampled { token: 2, logprob: -1.0, version: WeightVersion(*version) };
+            let mut segment = Segment::new(vec![1]);
+            segment.push_turn(0, &vec![sampled; *length]);
+            Outcome::Finished(Box::new(Trajectory {
+                rollout: RolloutId { group: GroupId(id), member },
+                task: task.clone(),
+                segments: vec![segment],
+                messages: Vec::new(),
+                completion: String::new(),
+                truncated: *length > 3,
+                reward: reward.clone(),
+                metrics: BTreeMap::from([("lines".to_owned(), *length as f64)]),
+            }))
+        };
+        let outcomes = (0..).zip(rollouts).map(finished).collect();
+        Group { id: GroupId(id), task, outcomes }
+    }
+
+    #[test]
+    fn a_mean_is_a_sum_over_its_population() {
+        let scored = |value| Reward::Scored { value, solved: value >= 1.0 };
+        let invalid = Reward::Invalid { reason: "no number".into() };
+        let groups = [
+            group(0, &[(scored(1.0), 2, 5), (scored(0.0), 4, 4), (invalid, 1, 5)]),
+            group(1, &[(scored(1.0), 1, 5)]),
+        ];
+        let advantages = [vec![0.0; 2], vec![0.0, 0.0, 0.0, -1.0], vec![0.5], vec![0.0]];
+        let rows: Vec<PolicyRow<'_>> = finished(&groups)
+            .zip(&advantages)
+            .map(|(t, advantages)| PolicyRow { segment: &t.segments[0], advantages: advantages.clone() })
+            .collect();
+        let drop = |member| Dropped {
+            rollout: RolloutId { group: GroupId(2), member },
+            reason: DropReason::Plugin("trap"),
+            detail: String::new(),
+        };
+        let step = Step {
+            groups: &groups,
+            rewards: &[1.0, 0.0, 0.0, 1.0],
+            rows: &rows,
+            dropped: &[drop(0), drop(1)],
+            version: WeightVersion(5),
+            sums: PolicySums {
+                tokens: 8,
+                clipped: 2.0,
+                on_policy: 4,
+                gap: 4e-6,
+                gap_max: 3e-6,
+                ..Default::default()
+            },
+            update: Update::default(),
+            times: Times {
+                generate_wait: Duration::from_secs(2),
+                train: Duration::from_secs(1),
+                publish: Duration::from_secs(1),
+            },
+        };
+        let metrics = step.metrics();
+        for (name, want) in [
+            ("rollout/reward_mean", 0.5),
+            ("rollout/solved_rate", 0.5),
+            ("rollout/invalid_rate", 0.25),
+            ("rollout/truncated_rate", 0.25),
+            ("rollout/length_mean", 2.0),
+            ("rollout/groups", 2.0),
+            ("rollout/zero_advantage_groups", 1.0),
+            ("rollout/staleness_mean", 0.5),
+            ("rollout/staleness_max", 1.0),
+            ("train/clip_fraction", 0.25),
+            ("train/logprob_gap_mean", 1e-6),
+            ("train/logprob_gap_max", 3e-6),
+            ("plugin/lines", 2.0),
+            ("dropped/trap", 2.0),
+            ("perf/tokens_per_s", 2.0),
+        ] {
+            assert!((metrics[name] - want).abs() < 1e-12, "{name}: {} is not {want}", metrics[name]);
+        }
+        assert_eq!(step.line(), "reward 0.50  solved 50%  2 tok/s  generate 50% train 25% publish 25%");
+    }
+
+    #[test]
+    fn without_on_policy_tokens_there_is_no_gap() {
+        let groups = [group(0, &[(Reward::Scored { value: 1.0, solved: true }, 1, 4)])];
+        let step = Step {
+            groups: &groups,
+            rewards: &[1.0],
+            rows: &[],
+            dropped: &[],
+            version: WeightVersion(5),
+            sums: PolicySums { tokens: 1, ..PolicySums::default() },
+            update: Update::default(),
+            times: Times::default(),
+        };
+        assert!(!step.metrics().keys().any(|name| name.contains("gap")));
+    }
+
+    #[test]
+    fn first_and_last_are_the_tenths_at_the_ends() {
+        let mut summary = Summary::default();
+        for step in 0..20 {
+            // Steps of different sizes: the mean is over rollouts, not over steps.
+            let rewards = vec![f64::from(step); if step % 2 == 0 { 1 } else { 3 }];
+            summary.add_step(&PolicySums { tokens: 2, ..PolicySums::default() }, &rewards);
+        }
+        assert_eq!((summary.steps, summary.tokens), (20, 40));
+        assert_eq!((summary.reward_first, summary.reward_last), (Some(0.75), Some(18.75)));
+    }
+
+    #[test]
+    fn numbers_for_people() {
+        for (value, want) in [(0.4, "0"), (999.0, "999"), (1830.2, "1,830"), (1_234_567.0, "1,234,567")] {
+            assert_eq!(thousands(value), want);
+        }
+    }
+}

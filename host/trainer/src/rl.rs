@@ -1,0 +1,239 @@
+//! Reinforcement learning: the loop, from prompts to weights.
+
+use crate::advantage::{advantages, rewards};
+use crate::error::TrainError;
+use crate::loss::PolicyLoss;
+use crate::optim::Update;
+use crate::report::{Step, Summary, Times, markdown};
+use crate::save::{End, conclude, save_model};
+use crate::step::{Learner, PolicySums};
+use molt_core::outcome::Group;
+use molt_core::settings::TrainSettings;
+use molt_generator::{Generator, WeightUpdate};
+use molt_model::Decoder;
+use molt_observe::{Progress, RunDir};
+use molt_rollout::{Batches, Driver, Plan, Prompts, evaluate};
+use molt_sandbox::{Estimator, Traits};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+
+/// Everything that a run is made of, loaded and checked.
+pub struct Training<G: Generator> {
+    pub settings: TrainSettings,
+    /// The weights to train; the generator holds a copy of them as version 0.
+    pub decoder: Decoder,
+    pub driver: Arc<Driver<G>>,
+    pub prompts: Arc<Prompts>,
+    pub held_out: Option<HeldOut<G>>,
+    pub estimator: Estimator,
+    /// What the estimator says of itself, checked by [`crate::advantage::check_estimator`].
+    pub traits: Traits,
+}
+
+/// Prompts that are never trained on, and how they are rolled out.
+pub struct HeldOut<G: Generator> {
+    pub driver: Driver<G>,
+    pub prompts: Prompts,
+}
+
+/// Runs to the end of the data, or to `train.max_steps`, and saves the model to `model/` in the run directory.
+/// Returns what `summary.json` holds. A run that fails says in its directory why, and what it reached.
+/// When `stop` is cancelled the run ends before its next batch, with the model saved as it is.
+///
+/// Blocks the calling thread, which does all tensor work; rollouts go on in `runtime` meanwhile.
+///
+/// # Panics
+/// If called from a task of a runtime.
+pub fn train<G: Generator>(
+    training: Training<G>,
+    run_dir: &mut RunDir,
+    runtime: &Handle,
+    stop: &CancellationToken,
+) -> Result<Summary, TrainError> {
+    let started = Instant::now();
+    let mut summary = Summary { seed: training.settings.run.seed, ..Summary::default() };
+    let result = run(training, run_dir, runtime, stop, &mut summary);
+    summary.wall_s = started.elapsed().as_secs_f64();
+    conclude(run_dir, result, &summary)?;
+    Ok(summary)
+}
+
+fn run<G: Generator>(
+    training: Training<G>,
+    run_dir: &mut RunDir,
+    runtime: &Handle,
+    stop: &CancellationToken,
+    summary: &mut Summary,
+) -> Result<End, TrainError> {
+    let Training { settings, decoder, driver, prompts, held_out, estimator, traits } = training;
+    let plan = plan(&settings, prompts, traits.needs_group);
+    let planned = batches_planned(&settings, &plan);
+    let mut learner = Learner::new(
+        decoder,
+        &settings.optim,
+        planned * settings.train.steps_per_batch as u64,
+        settings.train.micro_batch_tokens,
+        settings.rollout.temperature,
+    );
+    let progress = Progress::new(Some(planned), "train");
+    let eval = |run_dir: &mut RunDir, step| match &held_out {
+        Some(held_out) => evaluate_held_out(held_out, &settings, run_dir, step, &progress, runtime).map(Some),
+        None => Ok(None),
+    };
+    if settings.train.eval_at_start {
+        summary.held_out_accuracy_before = eval(run_dir, 0)?;
+    }
+
+    let mut batches = {
+        let _in_runtime = runtime.enter();
+        match settings.train.sync {
+            true => Batches::sync(Arc::clone(&driver), plan),
+            false => Batches::streaming(Arc::clone(&driver), plan, settings.train.async_queue_size),
+        }
+    };
+    let loss = PolicyLoss::from(&settings.algo);
+    let mut unwritten: Option<(u64, Vec<Group>)> = None;
+    let mut end = End::Finished;
+    while settings.train.max_steps.is_none_or(|max| summary.steps < max) {
+        let next = runtime.block_on(async {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => None,
+                batch = batches.next() => Some(batch),
+            }
+        });
+        let Some(next) = next else {
+            end = End::Interrupted;
+            break;
+        };
+        let Some(batch) = next? else { break };
+        summary.add_dropped(&batch.dropped);
+        let step = summary.steps + 1;
+        let version = learner.version();
+
+        let clock = Instant::now();
+        let lowest = settings.reward.lowest;
+        let rows = runtime
+            .block_on(advantages(&estimator, &traits, &settings.algo, &batch.groups, lowest))
+            .map_err(|failure| TrainError::Estimator { step, source: Box::new(failure) })?;
+        let mut sums = PolicySums::default();
+        let mut update = Update::default();
+        for part in parts(&rows, settings.train.steps_per_batch) {
+            let seen;
+            (seen, update) = learner.policy_step(part, &loss)?;
+            sums.add(&seen);
+        }
+        let train = clock.elapsed();
+
+        let publishing = Instant::now();
+        let parameters = learner.decoder().snapshot();
+        let new = WeightUpdate { version: learner.version(), parameters };
+        runtime.block_on(driver.generator.load_weights(new))?;
+        batches.published(learner.version());
+        let times = Times { generate_wait: batch.wait, train, publish: publishing.elapsed() };
+
+        let rewards = rewards(&batch.groups, lowest);
+        summary.add_step(&sums, &rewards);
+        let seen = Step {
+            groups: &batch.groups,
+            rewards: &rewards,
+            rows: &rows,
+            dropped: &batch.dropped,
+            version,
+            sums,
+            update,
+            times,
+        };
+        run_dir.metrics(step, &seen.metrics())?;
+        progress.step(step, &seen.line());
+        let bound = settings.train.max_logprob_gap;
+        if sums.gap_max > bound || sums.gap_max.is_nan() {
+            return Err(TrainError::LogprobGap { step, gap: sums.gap_max, bound });
+        }
+        if step == 1 || step.is_multiple_of(settings.log.trajectories_every.max(1)) {
+            run_dir.trajectories(step, &markdown(step, &batch.groups))?;
+            unwritten = None;
+        } else {
+            unwritten = Some((step, batch.groups));
+        }
+        if settings.train.eval_every.is_some_and(|every| step.is_multiple_of(every)) {
+            summary.held_out_accuracy_after = eval(run_dir, step)?;
+        }
+    }
+    summary.add_dropped(&batches.take_dropped());
+    drop(batches);
+    if summary.steps == 0 && end == End::Finished {
+        return Err(TrainError::NothingTrained);
+    }
+    if let Some((step, groups)) = unwritten {
+        run_dir.trajectories(step, &markdown(step, &groups))?;
+    }
+    save_model(learner.decoder(), &settings.model, &run_dir.path().join("model"))?;
+    let evaluated = settings.train.eval_every.is_some_and(|every| summary.steps.is_multiple_of(every));
+    if end == End::Finished && !evaluated {
+        summary.held_out_accuracy_after = eval(run_dir, summary.steps)?;
+    }
+    progress.done();
+    Ok(end)
+}
+
+/// The held-out accuracy under the generator's weights, logged as the metrics of `step`.
+fn evaluate_held_out<G: Generator>(
+    held_out: &HeldOut<G>,
+    settings: &TrainSettings,
+    run_dir: &mut RunDir,
+    step: u64,
+    progress: &Progress,
+    runtime: &Handle,
+) -> Result<f64, TrainError> {
+    let clock = Instant::now();
+    let report = runtime.block_on(evaluate(
+        &held_out.driver,
+        &held_out.prompts,
+        settings.eval.samples,
+        &settings.eval.k,
+    ))?;
+    let accuracy = report.pass_at.get(&1).copied().unwrap_or(0.0);
+    let mut metrics: BTreeMap<String, f64> =
+        report.pass_at.iter().map(|(k, share)| (format!("eval/pass@{k}"), *share)).collect();
+    metrics.insert("eval/accuracy".to_owned(), accuracy);
+    metrics.insert("eval/dropped".to_owned(), report.dropped.values().sum::<usize>() as f64);
+    metrics.insert("time/eval".to_owned(), clock.elapsed().as_secs_f64());
+    for (name, mean) in [("eval/reward_mean", report.mean_reward), ("eval/length_mean", report.mean_tokens)] {
+        metrics.extend(mean.map(|mean| (name.to_owned(), mean)));
+    }
+    run_dir.metrics(step, &metrics)?;
+    progress.note(&format!("held-out accuracy at step {step}: {:.1}%", 100.0 * accuracy));
+    Ok(accuracy)
+}
+
+/// What the rollouts are drawn from.
+fn plan(settings: &TrainSettings, prompts: Arc<Prompts>, needs_group: bool) -> Plan {
+    Plan {
+        prompts,
+        passes: settings.data.passes,
+        shuffle: settings.data.shuffle,
+        seed: settings.run.seed,
+        batch_size: settings.rollout.batch_size,
+        samples: settings.rollout.samples_per_prompt,
+        min_finished: if needs_group { 2 } else { 1 },
+        max_error_rate: settings.plugins.max_error_rate,
+        error_window: settings.plugins.error_window,
+    }
+}
+
+/// Batches that the run has if no group is dropped.
+fn batches_planned(settings: &TrainSettings, plan: &Plan) -> u64 {
+    let groups = plan.prompts.rows.len() as u64 * plan.passes;
+    let batches = groups.div_ceil(plan.batch_size.max(1) as u64);
+    settings.train.max_steps.map_or(batches, |max| max.min(batches))
+}
+
+/// Splits rows into at most `count` runs of nearly equal length, none of them empty.
+fn parts<T>(rows: &[T], count: usize) -> impl Iterator<Item = &[T]> {
+    let bound = move |part: usize| part * rows.len() / count;
+    (0..count).map(move |part| &rows[bound(part)..bound(part + 1)]).filter(|part| !part.is_empty())
+}

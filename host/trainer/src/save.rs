@@ -1,0 +1,54 @@
+//! What a run leaves behind.
+
+use crate::error::TrainError;
+use molt_core::settings;
+use molt_model::{Chat, Decoder};
+use molt_observe::RunDir;
+use serde::Serialize;
+use std::error::Error;
+use std::path::Path;
+
+/// Writes weights, configuration, tokenizer and chat template to `dir`, as a directory that can be loaded again.
+pub fn save_model(decoder: &Decoder, model: &settings::Model, dir: &Path) -> Result<(), TrainError> {
+    decoder.save(dir)?;
+    Chat::copy_files(&model.path, dir)?;
+    if let Some(template) = &model.chat_template {
+        let target = dir.join("chat_template.jinja");
+        std::fs::copy(template, &target).map_err(|source| TrainError::Write { path: target, source })?;
+    }
+    Ok(())
+}
+
+/// How a run came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The data ended, or the steps.
+    Finished,
+    /// Somebody asked it to stop.
+    Interrupted,
+}
+
+/// Writes `summary.json`, of a failed run too, and the run's last state.
+pub fn conclude(
+    run_dir: &mut RunDir,
+    result: Result<End, TrainError>,
+    summary: &impl Serialize,
+) -> Result<End, TrainError> {
+    let summary = serde_json::to_value(summary).unwrap_or_default();
+    match &result {
+        Ok(End::Finished) => run_dir.finish(&summary)?,
+        Ok(End::Interrupted) => run_dir.interrupt(&summary)?,
+        Err(error) => {
+            // The error that stopped the run matters more than one in reporting it.
+            let _ = run_dir.write_json("summary.json", &summary);
+            let _ = run_dir.fail(&chain(error));
+        }
+    }
+    result
+}
+
+/// An error and its causes in one line.
+fn chain(error: &dyn Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}

@@ -1,0 +1,109 @@
+//! Supervised fine-tuning: maximum likelihood of the assistant's tokens.
+
+use crate::conversations::Conversation;
+use crate::error::TrainError;
+use crate::report::{Metrics, thousands};
+use crate::save::{End, conclude, save_model};
+use crate::step::{Learner, Row};
+use molt_core::seed::{Purpose, derive, permutation};
+use molt_core::settings::SftSettings;
+use molt_model::Decoder;
+use molt_observe::{Progress, RunDir};
+use molt_rollout::jsonl::Rows;
+use serde::Serialize;
+use std::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// `summary.json` of `molt sft`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct SftSummary {
+    pub seed: u64,
+    /// Usable conversations, and malformed ones that were left out.
+    pub rows: usize,
+    pub skipped: usize,
+    pub wall_s: f64,
+    pub steps: u64,
+    /// Tokens learnt, counted in every pass.
+    pub tokens: usize,
+    /// `−log π` per learnt token at the first step and at the last.
+    pub loss_first: Option<f64>,
+    pub loss_last: Option<f64>,
+}
+
+/// Trains `decoder` on the conversations and saves the model to `model/` in the run directory. Returns what
+/// `summary.json` holds. A run that fails says in its directory why, and what it reached.
+/// When `stop` is cancelled the run ends before its next step, with the model saved as it is.
+pub fn train(
+    settings: &SftSettings,
+    decoder: Decoder,
+    conversations: &Rows<Conversation>,
+    run_dir: &mut RunDir,
+    stop: &CancellationToken,
+) -> Result<SftSummary, TrainError> {
+    let started = Instant::now();
+    let (rows, skipped) = (conversations.rows.len(), conversations.skipped);
+    let mut summary = SftSummary { seed: settings.run.seed, rows, skipped, ..SftSummary::default() };
+    let result = run(settings, decoder, &conversations.rows, run_dir, stop, &mut summary);
+    summary.wall_s = started.elapsed().as_secs_f64();
+    conclude(run_dir, result, &summary)?;
+    Ok(summary)
+}
+
+fn run(
+    settings: &SftSettings,
+    decoder: Decoder,
+    rows: &[Conversation],
+    run_dir: &mut RunDir,
+    stop: &CancellationToken,
+    summary: &mut SftSummary,
+) -> Result<End, TrainError> {
+    let sft = &settings.sft;
+    let planned = sft.passes * rows.len().div_ceil(sft.batch_size) as u64;
+    let planned = sft.max_steps.map_or(planned, |max| max.min(planned));
+    let mut learner = Learner::new(decoder, &settings.optim, planned, sft.micro_batch_tokens, 1.0);
+    let progress = Progress::new(Some(planned), "sft");
+    let mut end = End::Finished;
+    for batch in batches(rows, sft.passes, sft.batch_size, settings.run.seed).take(planned as usize) {
+        if stop.is_cancelled() {
+            end = End::Interrupted;
+            break;
+        }
+        let clock = Instant::now();
+        let tokens: usize = batch.iter().map(|row| row.targets.len()).sum();
+        let (loss, update) = learner.supervised_step(&batch)?;
+        let seconds = clock.elapsed().as_secs_f64();
+        let tokens_per_s = tokens as f64 / seconds.max(1e-9);
+        summary.steps += 1;
+        summary.tokens += tokens;
+        summary.loss_first.get_or_insert(loss);
+        summary.loss_last = Some(loss);
+        let metrics = [
+            ("train/loss", loss),
+            ("train/grad_norm", update.grad_norm),
+            ("train/lr", update.learning_rate),
+            ("train/tokens", tokens as f64),
+            ("time/train", seconds),
+            ("perf/tokens_per_s", tokens_per_s),
+        ];
+        let metrics: Metrics = metrics.map(|(name, value)| (name.to_owned(), value)).into();
+        run_dir.metrics(summary.steps, &metrics)?;
+        progress.step(summary.steps, &format!("loss {loss:.3}  {} tok/s", thousands(tokens_per_s)));
+    }
+    save_model(learner.decoder(), &settings.model, &run_dir.path().join("model"))?;
+    progress.done();
+    Ok(end)
+}
+
+/// The rows in batches, shuffled anew in every pass; the last batch of a pass may be short.
+fn batches(
+    rows: &[Conversation],
+    passes: u64,
+    batch_size: usize,
+    seed: u64,
+) -> impl Iterator<Item = Vec<Row<'_>>> {
+    (0..passes).flat_map(move |pass| {
+        let order = permutation(derive(seed, Purpose::Shuffle { pass }), rows.len());
+        let row = |&index: &usize| Row { tokens: &rows[index].tokens, targets: rows[index].targets.clone() };
+        order.chunks(batch_size).map(|batch| batch.iter().map(row).collect()).collect::<Vec<_>>()
+    })
+}

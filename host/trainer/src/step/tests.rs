@@ -1,0 +1,210 @@
+use super::*;
+use molt_core::settings::Importance;
+use molt_core::trajectory::Sampled;
+use molt_model::Config;
+use proptest::prelude::*;
+
+const VOCABULARY: u32 = 61;
+
+fn decoder() -> Decoder {
+    let config = r#"{
+        "model_type": "qwen3", "vocab_size": 61, "hidden_size": 16, "intermediate_size": 32, "head_dim": 8,
+        "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+        "max_position_embeddings": 128, "rms_norm_eps": 1e-6, "tie_word_embeddings": true,
+        "hidden_act": "silu", "initializer_range": 0.3
+    }"#;
+    Decoder::random(Config::parse(config).expect("a valid configuration"), 7)
+}
+
+fn learner(micro_batch_tokens: usize) -> Learner {
+    Learner::new(decoder(), &Optim { lr: 1e-2, ..Optim::default() }, 10, micro_batch_tokens, 0.7)
+}
+
+const LOSS: PolicyLoss = PolicyLoss { importance: Importance::Sampled, clip_low: 0.2, clip_high: 0.3 };
+
+/// A rollout of two turns: tokens, log-probabilities and advantages are functions of `salt`.
+fn segment(salt: u32, [prompt, first, between, second]: [u32; 4]) -> (Segment, Vec<f32>) {
+    let token = |place: u32| (salt.wrapping_mul(2_654_435_761) ^ place.wrapping_mul(40_503)) % VOCABULARY;
+    let context = |from: u32, count: u32| (from..from + count).map(token).collect::<Vec<_>>();
+    let turn = |from: u32, count: u32, version| -> Vec<Sampled> {
+        let sampled = |place| {
+            let logprob = -2.0 - (token(place) as f32) / 20.0;
+            Sampled { token: token(place), logprob, version: WeightVersion(version) }
+        };
+        (from..from + count).map(sampled).collect()
+    };
+    let mut segment = Segment::new(context(0, prompt));
+    segment.push_turn(0, &turn(100, first, 0));
+    segment.push_context(&context(200, between));
+    segment.push_turn(1, &turn(300, second, 1));
+    let advantages = (0..first + second).map(|n| f32::from((token(n + 400) % 9) as u8) / 3.0 - 1.2).collect();
+    (segment, advantages)
+}
+
+fn rows(segments: &[(Segment, Vec<f32>)]) -> Vec<PolicyRow<'_>> {
+    segments
+        .iter()
+        .map(|(segment, advantages)| PolicyRow { segment, advantages: advantages.clone() })
+        .collect()
+}
+
+/// All gradients one after another.
+fn gradient(learner: &Learner) -> Vec<f64> {
+    let flat = |(_, p): &(String, Tensor)| Vec::<f32>::try_from(p.grad().flatten(0, -1)).expect("float32");
+    learner.decoder.parameters().iter().flat_map(flat).map(f64::from).collect()
+}
+
+/// L2 norm of the difference, over the norm of `b`.
+fn relative_difference(a: &[f64], b: &[f64]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
+    norm(&mut a.iter().zip(b).map(|(a, b)| a - b)) / norm(&mut b.iter().copied())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Micro-batch size, and with it the number of micro-batches and the padding, the order of the rows and the
+    /// split of the logits do not change the gradient.
+    #[test]
+    fn layout_does_not_matter(
+        shapes in prop::collection::vec((any::<u32>(), 1_u32..12, 1_u32..9, 0_u32..6, 0_u32..9), 1..7),
+        budget in 1_usize..120,
+        max_logits in 1_usize..400,
+        rotate in 0_usize..6,
+    ) {
+        let segments: Vec<_> = shapes.iter().map(|&(salt, p, a, b, c)| segment(salt, [p, a, b, c])).collect();
+        let whole = learner(100_000);
+        let expected = whole.policy_gradient(&rows(&segments), &LOSS);
+
+        let mut split = Learner { max_logits, ..learner(budget) };
+        let mut shuffled = segments.clone();
+        shuffled.rotate_left(rotate % segments.len());
+        shuffled.reverse();
+        let sums = split.policy_gradient(&rows(&shuffled), &LOSS);
+
+        let difference = relative_difference(&gradient(&split), &gradient(&whole));
+        prop_assert!(difference <= 1e-6, "gradients differ by {difference:e}");
+        prop_assert!((sums.loss - expected.loss).abs() <= 1e-5 * expected.loss.abs().max(1.0));
+        prop_assert_eq!(
+            (sums.tokens, sums.clipped, sums.on_policy),
+            (expected.tokens, expected.clipped, expected.on_policy)
+        );
+        split.optimiser.zero_grad();
+        prop_assert!(gradient(&split).iter().all(|&g| g == 0.0));
+    }
+}
+
+/// Row by row, with all logits at once and a mask over all positions: the definition.
+fn by_definition(learner: &Learner, rows: &[PolicyRow<'_>]) -> f64 {
+    let tokens: usize = rows.iter().map(|row| row.segment.actions().len()).sum();
+    let mut total = Tensor::from(0.0_f32);
+    for row in rows {
+        let ids: Vec<i64> = row.segment.tokens().iter().map(|&token| i64::from(token)).collect();
+        let ids = Tensor::from_slice(&ids).unsqueeze(0);
+        let logits = learner.decoder.logits(&learner.decoder.hidden(&ids)).squeeze_dim(0) / 0.7;
+        let logprobs = logits.log_softmax(-1, Kind::Float);
+        for (action, advantage) in row.segment.actions().iter().zip(&row.advantages) {
+            let token = i64::from(row.segment.tokens()[action.position]);
+            let logprob = logprobs.get(action.position as i64 - 1).get(token);
+            let ratio = (logprob - f64::from(action.logprob)).exp();
+            let clipped = ratio.clamp(0.8, 1.3) * f64::from(*advantage);
+            total = total - (ratio * f64::from(*advantage)).minimum(&clipped);
+        }
+    }
+    let loss = total / tokens as f64;
+    loss.backward();
+    loss.double_value(&[])
+}
+
+#[test]
+fn agrees_with_the_definition() {
+    let segments = [segment(1, [3, 4, 2, 3]), segment(2, [5, 1, 0, 0]), segment(3, [1, 7, 4, 6])];
+    let (ours, plain) = (learner(24), learner(24));
+    let sums = ours.policy_gradient(&rows(&segments), &LOSS);
+    let loss = by_definition(&plain, &rows(&segments));
+    assert!((sums.loss - loss).abs() < 1e-6, "{} is not {loss}", sums.loss);
+    assert!(sums.clipped > 0.0 && sums.clipped < sums.tokens as f64, "the case should clip some tokens");
+    let difference = relative_difference(&gradient(&ours), &gradient(&plain));
+    assert!(difference < 1e-6, "{difference:e}");
+}
+
+#[test]
+fn only_tokens_of_the_present_weights_count_as_on_policy() {
+    // Of each segment the first turn was sampled by version 0, the second by version 1.
+    let segments = [segment(1, [3, 4, 2, 3]), segment(2, [5, 2, 1, 4])];
+    let mut learner = learner(64);
+    let (sums, _) = learner.policy_step(&rows(&segments), &LOSS).expect("a finite gradient");
+    assert_eq!((sums.tokens, sums.on_policy), (13, 6));
+    assert!(sums.gap_max > 0.0 && sums.gap <= 6.0 * sums.gap_max);
+    // One step later the same tokens of version 0 are stale, and those of version 1 are not.
+    assert_eq!(learner.version(), WeightVersion(1));
+    let (sums, _) = learner.policy_step(&rows(&segments), &LOSS).expect("a finite gradient");
+    assert_eq!(sums.on_policy, 7);
+}
+
+#[test]
+fn the_gap_is_zero_for_our_own_log_probabilities() {
+    let learner = learner(64);
+    let (given, _) = segment(1, [3, 4, 0, 0]);
+    let layout =
+        Row { tokens: given.tokens(), targets: given.actions().iter().map(|a| a.position).collect() };
+    let mut logprobs = vec![0.0; 4];
+    learner.accumulate(std::slice::from_ref(&layout), |targets, values| {
+        for (target, value) in targets.iter().zip(Vec::<f32>::try_from(values.detach()).expect("float32")) {
+            logprobs[target.nth] = value;
+        }
+        values.sum(Kind::Float)
+    });
+    let mut sampled: Vec<Sampled> = given
+        .actions()
+        .iter()
+        .zip(&logprobs)
+        .map(|(a, &logprob)| Sampled { token: given.tokens()[a.position], logprob, version: a.version })
+        .collect();
+    let context = given.tokens()[..3].to_vec();
+    let gap = |sampled: &[Sampled]| {
+        let mut segment = Segment::new(context.clone());
+        segment.push_turn(0, sampled);
+        let row = PolicyRow { segment: &segment, advantages: vec![1.0; 4] };
+        learner.policy_gradient(&[row], &LOSS)
+    };
+    assert!(gap(&sampled).gap_max < 1e-6);
+    sampled[2].logprob += 0.25;
+    let sums = gap(&sampled);
+    assert!((sums.gap_max - 0.25).abs() < 1e-5 && (sums.gap - 0.25).abs() < 1e-5, "{sums:?}");
+}
+
+#[test]
+fn what_follows_the_last_action_is_not_read() {
+    let (short, advantages) = segment(4, [3, 4, 0, 0]);
+    let mut long = short.clone();
+    long.push_context(&[1, 2, 3]);
+    let gradients = [short, long].map(|segment| {
+        let learner = learner(64);
+        learner.policy_gradient(&rows(&[(segment, advantages.clone())]), &LOSS);
+        gradient(&learner)
+    });
+    assert_eq!(gradients[0], gradients[1]);
+}
+
+#[test]
+fn supervised_steps_learn() {
+    let tokens = [5, 9, 14, 3, 22];
+    let row = Row { tokens: &tokens, targets: vec![2, 3, 4] };
+    let mut learner = learner(64);
+    let losses: Vec<f64> = (0..8)
+        .map(|_| learner.supervised_step(std::slice::from_ref(&row)).expect("a finite gradient").0)
+        .collect();
+    assert!(losses.windows(2).all(|pair| pair[1] < pair[0]), "{losses:?}");
+}
+
+#[test]
+fn a_step_without_targets_completes() {
+    let tokens = [5, 9, 14];
+    let mut learner = learner(64);
+    let (loss, update) = learner
+        .supervised_step(&[Row { tokens: &tokens, targets: vec![] }])
+        .expect("nothing to differentiate");
+    assert_eq!((loss, update.grad_norm), (0.0, 0.0));
+}

@@ -1,0 +1,110 @@
+//! Supervised fine-tuning, and then reinforcement learning with the embedded engine.
+
+use crate::parts::*;
+use molt_core::ids::WeightVersion;
+use molt_core::settings::{BadRow, Generator as GeneratorSettings, Optim, SftSettings};
+use molt_generator::Engine;
+use molt_model::{Chat, Decoder};
+use molt_observe::{RunDir, read_metrics};
+use molt_trainer::sft::SftSummary;
+use molt_trainer::{conversations, sft};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
+
+/// Conversations that answer every question with every digit.
+fn write_conversations(path: &Path, more: &str) {
+    let row = |n: usize| format!("{{\"prompt\": \"q{}\", \"answer\": \"{}\"}}\n", n % 4, n / 4);
+    let rows: String = (0..40).map(row).collect();
+    std::fs::write(path, rows + more).unwrap();
+}
+
+fn sft_settings(dir: &Path, model: &Path) -> SftSettings {
+    let mut settings = SftSettings::default();
+    settings.model.path = model.to_owned();
+    settings.data.conversations = dir.join("conversations.jsonl");
+    settings.run.seed = 5;
+    settings.sft.passes = 12;
+    settings.sft.batch_size = 10;
+    settings.optim = Optim { lr: 1e-2, ..Optim::default() };
+    settings
+}
+
+fn fine_tune(settings: &SftSettings, dir: &Path) -> (SftSummary, PathBuf) {
+    let chat = Chat::load(&settings.model.path, None).unwrap();
+    let rows = conversations::load(&settings.data, &chat, 128).unwrap();
+    let mut run_dir = RunDir::create(dir, "sft").unwrap();
+    let decoder = Decoder::load(&settings.model.path).unwrap();
+    let summary = sft::train(settings, decoder, &rows, &mut run_dir, &CancellationToken::new()).unwrap();
+    (summary, run_dir.path().to_owned())
+}
+
+#[test]
+fn a_model_learns_a_format_and_then_from_reward() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(dir.path());
+    write_conversations(&dir.path().join("conversations.jsonl"), "");
+    let (tuned, sft_dir) = fine_tune(&sft_settings(dir.path(), &model), &dir.path().join("sft"));
+    assert_eq!((tuned.steps, tuned.rows, tuned.tokens), (48, 40, 12 * 40 * 2));
+    // Ten equally likely digits, then the end of the turn: ln(10) / 2 = 1.15 per token at best.
+    assert!(tuned.loss_first.unwrap() > 4.0 && tuned.loss_last.unwrap() < 1.7, "{tuned:?}");
+
+    let mut settings = settings(&sft_dir.join("model"));
+    settings.train.async_queue_size = 1;
+    let decoder = Decoder::load(&settings.model.path).unwrap();
+    let chat = Chat::load(&settings.model.path, None).unwrap();
+    let generator = GeneratorSettings::default();
+    let engine = Engine::start(decoder, Arc::clone(chat.tokenizer()), WeightVersion(0), &generator, 128);
+    let (result, run_dir) = run(
+        settings,
+        Arc::new(engine),
+        (prompts(200, "7"), Some(prompts(32, "7"))),
+        &dir.path().join("rl"),
+        &CancellationToken::new(),
+    );
+    let summary = result.unwrap();
+    assert!(summary.held_out_accuracy_before.unwrap() < 0.45, "{summary:?}");
+    assert!(summary.held_out_accuracy_after.unwrap() > 0.85, "{summary:?}");
+    assert!(summary.reward_last.unwrap() > summary.reward_first.unwrap() + 0.4, "{summary:?}");
+    assert!(summary.logprob_gap_max < 1e-4, "{summary:?}");
+    let rows = read_metrics(&run_dir.join("metrics.jsonl")).unwrap();
+    let staleness = rows.iter().filter_map(|row| row.values.get("rollout/staleness_max"));
+    assert_eq!(staleness.clone().count(), 50);
+    assert!(staleness.clone().all(|&stale| stale <= 1.0) && staleness.clone().any(|&stale| stale == 1.0));
+    assert!(rows.iter().any(|row| row.values.get("train/on_policy_tokens").is_some_and(|&n| n > 0.0)));
+}
+
+#[test]
+fn supervised_runs_of_one_seed_are_identical() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(dir.path());
+    write_conversations(&dir.path().join("conversations.jsonl"), "");
+    let mut settings = sft_settings(dir.path(), &model);
+    settings.sft.max_steps = Some(6);
+    let runs = ["a", "b"].map(|name| weights(&fine_tune(&settings, &dir.path().join(name)).1));
+    assert!(runs[0] == runs[1]);
+    settings.run.seed = 6;
+    assert!(runs[0] != weights(&fine_tune(&settings, &dir.path().join("c")).1), "the seed decides the order");
+}
+
+#[test]
+fn bad_conversations_are_refused_by_line_or_skipped() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(dir.path());
+    let mut settings = sft_settings(dir.path(), &model);
+    let long = "x".repeat(200);
+    write_conversations(
+        &settings.data.conversations,
+        &format!("{{\"prompt\": \"q0\"}}\n{{\"prompt\": \"{long}\", \"answer\": \"1\"}}\n"),
+    );
+    let chat = Chat::load(&model, None).unwrap();
+    let error = conversations::load(&settings.data, &chat, 128).unwrap_err().to_string();
+    assert!(
+        error.contains("conversations.jsonl:41: ") && error.contains("conversations.jsonl:42: "),
+        "{error}"
+    );
+    assert!(error.contains("do not fit a context of 128"), "{error}");
+    settings.data.on_bad_row = BadRow::Skip;
+    let rows = conversations::load(&settings.data, &chat, 128).unwrap();
+    assert_eq!((rows.rows.len(), rows.skipped), (40, 2));
+}

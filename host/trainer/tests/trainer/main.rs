@@ -1,0 +1,6 @@
+//! Whole runs on a small random model, with real plugins, tokenizer and chat template.
+#![allow(clippy::unwrap_used)] // a failed set-up should stop the test where it is
+
+mod learning;
+mod parts;
+mod scripted;

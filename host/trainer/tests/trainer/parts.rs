@@ -1,0 +1,122 @@
+//! What a run is made of.
+
+use molt_core::chat::{Message, Role, Task};
+use molt_core::sampling::Sampling;
+use molt_core::settings::{Limits, Optim, TrainSettings};
+use molt_generator::Generator;
+use molt_model::{Chat, Config, Decoder};
+use molt_observe::RunDir;
+use molt_rollout::{Driver, Prompts, TurnSettings};
+use molt_sandbox::{Estimator, Library, Sandbox};
+use molt_trainer::TrainError;
+use molt_trainer::report::Summary;
+use molt_trainer::rl::{HeldOut, Training, train};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock};
+use tokio::runtime::{Builder, Runtime};
+use tokio_util::sync::CancellationToken;
+
+pub(crate) fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+/// A model directory: random weights over the vocabulary of the ChatML test tokenizer.
+pub(crate) fn model(dir: &Path) -> PathBuf {
+    let config = r#"{
+        "model_type": "llama", "vocab_size": 266, "hidden_size": 32, "intermediate_size": 64, "head_dim": 16,
+        "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+        "max_position_embeddings": 128, "rms_norm_eps": 1e-6, "tie_word_embeddings": true,
+        "hidden_act": "silu", "initializer_range": 0.05
+    }"#;
+    let path = dir.join("model");
+    Decoder::random(Config::parse(config).unwrap(), 11).save(&path).unwrap();
+    let chatml = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/testdata/chatml");
+    Chat::copy_files(&chatml, &path).unwrap();
+    path
+}
+
+static LIBRARY: LazyLock<(Library, Sandbox)> = LazyLock::new(|| {
+    let plugins = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("plugins");
+    assert!(plugins.is_dir(), "{} is missing: run `cargo xtask plugins`", plugins.display());
+    (Library::new(&[plugins]), Sandbox::new(None).unwrap())
+});
+
+pub(crate) fn estimator(name: &str) -> Estimator {
+    LIBRARY.1.estimator(&LIBRARY.0, name, Limits::default()).unwrap()
+}
+
+pub(crate) fn driver<G: Generator>(settings: &TrainSettings, generator: Arc<G>) -> Driver<G> {
+    let (library, sandbox) = (&LIBRARY.0, &LIBRARY.1);
+    let chat = Arc::new(Chat::load(&settings.model.path, None).unwrap());
+    let sampling = Sampling {
+        temperature: settings.rollout.temperature,
+        top_p: 1.0,
+        max_tokens: settings.rollout.max_new_tokens,
+        stop_tokens: chat.tokenizer().stop_tokens().to_vec(),
+        stop_strings: Vec::new(),
+    };
+    Driver {
+        generator,
+        chat,
+        environment: sandbox.environment(library, "single-turn", Limits::default()).unwrap(),
+        reward: Some(sandbox.reward(library, "exact-match", Limits::default()).unwrap()),
+        turn: TurnSettings { sampling, max_context: 128, max_turns: 1 },
+        seed: settings.run.seed,
+    }
+}
+
+/// Rows `q0`, `q1`, … that all have this answer.
+pub(crate) fn prompts(count: usize, answer: &str) -> Prompts {
+    let row = |n: usize| Task {
+        id: n.to_string(),
+        messages: vec![Message::new(Role::User, format!("q{}", n % 4))],
+        label: Some(answer.to_owned()),
+        fields: Vec::new(),
+    };
+    Prompts { rows: (0..count).map(row).collect(), skipped: 0 }
+}
+
+pub(crate) fn settings(model: &Path) -> TrainSettings {
+    let mut settings = TrainSettings::default();
+    settings.model.path = model.to_owned();
+    settings.run.seed = 3;
+    settings.rollout.batch_size = 4;
+    settings.rollout.samples_per_prompt = 8;
+    settings.rollout.max_new_tokens = 2;
+    settings.train.micro_batch_tokens = 256;
+    settings.optim = Optim { lr: 5e-3, ..Optim::default() };
+    settings
+}
+
+/// Trains and gives back the run's result and its directory.
+pub(crate) fn run<G: Generator>(
+    settings: TrainSettings,
+    generator: Arc<G>,
+    (train_on, held_out): (Prompts, Option<Prompts>),
+    dir: &Path,
+    stop: &CancellationToken,
+) -> (Result<Summary, TrainError>, PathBuf) {
+    let runtime = runtime();
+    let estimator = estimator(&settings.algo.estimator);
+    let training = Training {
+        decoder: Decoder::load(&settings.model.path).unwrap(),
+        driver: Arc::new(driver(&settings, Arc::clone(&generator))),
+        prompts: Arc::new(train_on),
+        held_out: held_out.map(|prompts| HeldOut { driver: driver(&settings, generator), prompts }),
+        traits: runtime.block_on(estimator.traits()).unwrap(),
+        estimator,
+        settings,
+    };
+    let mut run_dir = RunDir::create(dir, "train").unwrap();
+    let result = train(training, &mut run_dir, runtime.handle(), stop);
+    (result, run_dir.path().to_owned())
+}
+
+pub(crate) fn json(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+pub(crate) fn weights(run_dir: &Path) -> Vec<u8> {
+    std::fs::read(run_dir.join("model/model.safetensors")).unwrap()
+}
