@@ -150,8 +150,9 @@ fn parameters_that_do_not_fit_change_nothing() {
     let mut decoder = Decoder::random(config(""), 0);
     let before = decoder.snapshot();
     let other = Decoder::random(config(""), 1).snapshot();
-    let changed = |change: &dyn Fn(&mut Vec<(String, Tensor)>)| {
-        let mut values: Vec<_> = other.iter().map(|(name, tensor)| (name.clone(), tensor.copy())).collect();
+    type Values = Vec<(String, Tensor)>;
+    let changed = |change: &dyn Fn(&mut Values)| {
+        let mut values: Values = other.iter().map(|(name, tensor)| (name.clone(), tensor.copy())).collect();
         change(&mut values);
         values
     };
