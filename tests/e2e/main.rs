@@ -1,0 +1,7 @@
+//! End-to-end tests of the `molt` binary.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it stands")]
+
+mod bad_input;
+mod crash;
+mod plugins;
+mod runs;

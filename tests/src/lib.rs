@@ -1,0 +1,133 @@
+//! What the end-to-end tests share: the binary under test, a small model, and a place to write.
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+use tempfile::TempDir;
+
+/// The root of the repository.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the repository")
+}
+
+/// The directory that cargo builds into, found from where this test runs.
+pub fn target_dir() -> PathBuf {
+    let exe = std::env::current_exe().expect("a running test has a path");
+    exe.ancestors().nth(3).expect("a test runs in <target>/<profile>/deps").to_path_buf()
+}
+
+/// The `molt` binary, built once per test run so that it is never older than the sources.
+pub fn molt() -> Command {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let binary = BUILT.get_or_init(|| {
+        let status = Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "--package", "molt-cli"])
+            .current_dir(root())
+            .status()
+            .expect("cargo runs");
+        assert!(status.success(), "molt does not build");
+        target_dir().join("debug/molt")
+    });
+    let mut command = Command::new(binary);
+    command.current_dir(root());
+    command
+}
+
+/// Runs `molt` with `args` and returns what it printed.
+pub fn run(args: &[&str]) -> Output {
+    molt().args(args).output().expect("molt starts")
+}
+
+/// Standard output and error of a finished command as one text.
+pub fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// Asserts that the command succeeded, showing what it printed if not.
+pub fn assert_ok(output: &Output) {
+    assert!(output.status.success(), "{}\n{}", output.status, text(output));
+}
+
+/// A randomly initialised model of the demo's family, made once per test run by `molt init`.
+pub fn tiny_model() -> &'static Path {
+    static MODEL: OnceLock<TempDir> = OnceLock::new();
+    let dir = MODEL.get_or_init(|| {
+        let dir = TempDir::new().expect("a temporary directory");
+        let to = dir.path().join("model");
+        assert_ok(&run(&["init", "examples/demo/model", path(&to), "--seed", "1"]));
+        dir
+    });
+    Box::leak(dir.path().join("model").into_boxed_path())
+}
+
+/// A path as an argument.
+pub fn path(path: &Path) -> &str {
+    path.to_str().expect("temporary paths are UTF-8")
+}
+
+/// The JSON file at `path`.
+pub fn json(path: &Path) -> Value {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// The lines of a `metrics.jsonl`.
+pub fn metrics(run: &Path) -> Vec<Value> {
+    let path = run.join("metrics.jsonl");
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    text.lines().map(|line| serde_json::from_str(line).expect("a whole JSON line")).collect()
+}
+
+/// Arguments of a short RL run of the tiny model into `run`, without evaluation; later flags win.
+pub fn short_run(run: &Path) -> Vec<String> {
+    [
+        "train",
+        "--model.path",
+        path(tiny_model()),
+        "--data.prompts",
+        "examples/demo/train.jsonl",
+        "--reward.name",
+        "exact-match",
+        "--rollout.batch_size",
+        "4",
+        "--rollout.samples_per_prompt",
+        "4",
+        "--rollout.max_new_tokens",
+        "8",
+        "--train.max_steps",
+        "3",
+        "--train.eval_at_start",
+        "false",
+        "--run.dir",
+        path(run),
+    ]
+    .map(String::from)
+    .to_vec()
+}
+
+/// Builds a plugin from one source file, as an author would outside this repository, and returns the component.
+pub fn build_plugin(dir: &Path, name: &str, source: &str) -> PathBuf {
+    let package = dir.join(name);
+    std::fs::create_dir_all(package.join("src")).expect("a package directory");
+    std::fs::write(package.join("src/lib.rs"), source).expect("the source file");
+    let manifest = format!(
+        "[package]\nname = \"{name}\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n\
+         [lib]\ncrate-type = [\"cdylib\"]\n\n\
+         [dependencies]\nmolt-plugin = {{ path = {:?} }}\n\n[workspace]\n",
+        root().join("sdk/rust")
+    );
+    std::fs::write(package.join("Cargo.toml"), manifest).expect("the manifest");
+    // The repository's lock file has every dependency of the SDK, so nothing is fetched.
+    std::fs::copy(root().join("Cargo.lock"), package.join("Cargo.lock")).expect("the lock file");
+    let target = target_dir().join("e2e-plugins");
+    let status = Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--offline", "--release", "--target", "wasm32-wasip2"])
+        .arg("--target-dir")
+        .arg(&target)
+        .current_dir(&package)
+        .status()
+        .expect("cargo runs");
+    assert!(status.success(), "{name} does not build");
+    target.join("wasm32-wasip2/release").join(format!("{}.wasm", name.replace('-', "_")))
+}
