@@ -10,7 +10,7 @@ use crate::info::Kind;
 /// A plugin cannot be used. Found before a run starts.
 #[derive(Debug, Error)]
 pub enum LoadError {
-    #[error("no plugin called `{name}`{}; looked in {}", near(.near), places(.looked_in))]
+    #[error("no plugin called `{name}`{}; looked in {}", suggest(.near), places(.looked_in))]
     NotFound { name: String, near: Vec<String>, looked_in: Vec<PathBuf> },
 
     #[error("cannot read plugin {}", .path.display())]
@@ -53,7 +53,7 @@ pub enum LoadError {
     Runtime { reason: String },
 }
 
-fn near(names: &[String]) -> String {
+fn suggest(names: &[String]) -> String {
     match names {
         [] => String::new(),
         names => format!(" (did you mean `{}`?)", names.join("` or `")),
