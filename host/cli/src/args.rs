@@ -95,7 +95,7 @@ fn command(args: &[OsString]) -> Command {
                 )
                 .subcommand(
                     Command::new("inspect")
-                        .about("Show everything about one plugin, without running it for anything else")
+                        .about("Show everything about one plugin")
                         .arg(
                             Arg::new("name")
                                 .value_name("NAME")
