@@ -93,13 +93,15 @@ mod tests {
         ) {
             let running: Vec<&[Token]> = running.iter().map(Vec::as_slice).collect();
             let got = admit(waiting.iter().map(Vec::as_slice), &running, free, budget);
-            let mut placed: Vec<usize> = got.prefill.iter().copied().chain(got.copies.iter().map(|c| c.0)).collect();
+            let mut placed = got.prefill.clone();
+            placed.extend(got.copies.iter().map(|(index, _)| *index));
             placed.sort_unstable();
             prop_assert_eq!(placed, (0..got.taken).collect::<Vec<_>>());
             prop_assert!(got.taken <= free.min(waiting.len()));
             prop_assert!(got.taken > 0 || free == 0 || waiting.is_empty());
             for (index, row) in &got.copies {
-                let source = running.get(*row).copied().unwrap_or_else(|| &waiting[got.prefill[row - running.len()]]);
+                let fresh = || waiting[got.prefill[row - running.len()]].as_slice();
+                let source = running.get(*row).copied().unwrap_or_else(fresh);
                 prop_assert!(source.starts_with(&waiting[*index]));
             }
             let longest = got.prefill.iter().map(|i| waiting[*i].len() - 1).max().unwrap_or(0);

@@ -163,7 +163,8 @@ impl Drop for Thread {
     }
 }
 
-/// The thread. A panic of libtorch ends it; the reason is there before any caller learns that its reply is not coming.
+/// The thread. A panic of libtorch ends it, and its reason is there before any caller learns that no reply is
+/// coming: `batch` and `commands`, which hold the callers, are dropped after it.
 fn serve(mut batch: Batch, commands: Receiver<Command>, shared: &Shared) {
     let ended = catch_unwind(AssertUnwindSafe(|| batch.run(&commands)));
     if let Err(panic) = ended {
@@ -171,11 +172,11 @@ fn serve(mut batch: Batch, commands: Receiver<Command>, shared: &Shared) {
     }
 }
 
-/// What a panic said.
+/// What a panic said, without libtorch's list of addresses.
 fn reason(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it failed without a reason");
-    text.lines().next().unwrap_or_default().to_owned()
+    text.split("\\nframe #").next().unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]

@@ -121,7 +121,10 @@ mod tests {
         }
 
         #[test]
-        fn every_token_gets_its_share(logits in prop::collection::vec(-3f32..3.0, 2..6), top_p in 0.3f64..=1.0) {
+        fn every_token_gets_its_share(
+            logits in prop::collection::vec(-3f32..3.0, 2..6),
+            top_p in 0.3f64..=1.0,
+        ) {
             // A fine even grid of uniforms meets each token in proportion to its probability.
             const GRID: usize = 4000;
             let logprobs = log_softmax(&logits);
