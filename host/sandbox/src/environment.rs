@@ -110,7 +110,10 @@ impl Episode {
             tool_calls: action
                 .tool_calls
                 .iter()
-                .map(|call| types::ToolCall { name: call.name.clone(), arguments_json: call.arguments_json.clone() })
+                .map(|call| types::ToolCall {
+                    name: call.name.clone(),
+                    arguments_json: call.arguments_json.clone(),
+                })
                 .collect(),
             truncated: action.truncated,
         };

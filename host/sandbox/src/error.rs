@@ -34,7 +34,9 @@ pub enum LoadError {
     )]
     NotPlugin { path: PathBuf },
 
-    #[error("plugin `{name}` is built against molt:plugin {found}, and this Molt runs molt:plugin {supported}")]
+    #[error(
+        "plugin `{name}` is built against molt:plugin {found}, and this Molt runs molt:plugin {supported}"
+    )]
     Contract { name: String, found: String, supported: &'static str },
 
     #[error("plugin `{name}` is {}, and {} was asked for", .found.with_article(), .wanted.with_article())]

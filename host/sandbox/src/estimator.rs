@@ -59,7 +59,11 @@ impl EstimatorBatch {
         let tokens = self.tokens();
         let rollouts = self.rewards.len();
         let expect = |what: &str, found: usize, expected: usize| {
-            if found == expected { Ok(()) } else { Err(format!("{what} has {found} entries, expected {expected}")) }
+            if found == expected {
+                Ok(())
+            } else {
+                Err(format!("{what} has {found} entries, expected {expected}"))
+            }
         };
         expect("groups", self.groups.len(), rollouts)?;
         expect("segment-offsets", self.segment_offsets.len(), self.segment_rollouts.len() + 1)?;
@@ -149,7 +153,8 @@ impl Estimator {
             let instance = self.component.instantiate_async(&mut *store).await?;
             instance.molt_plugin_estimator().call_describe(store).await
         };
-        let wit::Traits { needs_group, needs_values, whiten } = self.plugin.run(&mut store, None, run).await?;
+        let wit::Traits { needs_group, needs_values, whiten } =
+            self.plugin.run(&mut store, None, run).await?;
         Ok(Traits { needs_group, needs_values, whiten })
     }
 

@@ -41,7 +41,12 @@ impl MemoryLimit {
 }
 
 impl ResourceLimiter for MemoryLimit {
-    fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+    fn memory_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
         let used = self.used.saturating_add(desired.saturating_sub(current));
         let fits = used <= self.bytes && maximum.is_none_or(|maximum| desired <= maximum);
         if fits {
@@ -52,7 +57,12 @@ impl ResourceLimiter for MemoryLimit {
         Ok(fits)
     }
 
-    fn table_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+    fn table_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
         let elements = self.elements.saturating_add(desired.saturating_sub(current));
         let fits = elements <= TABLE_ELEMENTS && maximum.is_none_or(|maximum| desired <= maximum);
         if fits {

@@ -27,7 +27,11 @@ pub(crate) struct Denied(pub(crate) String);
 struct Nothing;
 
 /// Links what `component` imports of files and network to refusals.
-pub(crate) fn link(linker: &mut Linker<Data>, engine: &Engine, component: &Component) -> wasmtime::Result<()> {
+pub(crate) fn link(
+    linker: &mut Linker<Data>,
+    engine: &Engine,
+    component: &Component,
+) -> wasmtime::Result<()> {
     for (import, item) in component.component_type().imports(engine) {
         let ComponentItem::ComponentInstance(instance) = item.ty else { continue };
         if !REFUSED.iter().any(|prefix| import.starts_with(prefix)) {

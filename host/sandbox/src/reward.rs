@@ -24,7 +24,11 @@ pub struct Sample {
 /// What a reward says of a rollout. All numbers are finite.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
-    Scored { reward: f64, solved: bool, metrics: Vec<(String, f64)> },
+    Scored {
+        reward: f64,
+        solved: bool,
+        metrics: Vec<(String, f64)>,
+    },
     /// The model's output cannot be scored: trained with the run's lowest reward.
     Invalid(String),
     /// The grader failed: not trained, and counted.

@@ -100,7 +100,10 @@ impl Sandbox {
     ) -> Result<(Plugin, InstancePre<Data>), LoadError> {
         let (info, bytes) = read(&library.find(name)?)?;
         check(&info, wanted)?;
-        let link = |error: wasmtime::Error| LoadError::Link { name: info.name.clone(), reason: format!("{error:#}") };
+        let link = |error: wasmtime::Error| LoadError::Link {
+            name: info.name.clone(),
+            reason: format!("{error:#}"),
+        };
         let component = Component::from_binary(&self.engine, &bytes).map_err(link)?;
         let mut linker = self.linker.clone();
         refuse::link(&mut linker, &self.engine, &component).map_err(link)?;

@@ -5,9 +5,12 @@ mod common;
 
 use common::{SANDBOX, call, library, limits, sample};
 use molt_sandbox::{Cause, Failure, Reward, Verdict};
+use std::sync::LazyLock;
 
 fn hostile() -> Reward {
-    SANDBOX.reward(&library(), "hostile", limits()).unwrap()
+    static HOSTILE: LazyLock<Reward> =
+        LazyLock::new(|| SANDBOX.reward(&library(), "hostile", limits()).unwrap());
+    HOSTILE.clone()
 }
 
 async fn score(act: &str) -> Result<Verdict, Failure> {
@@ -149,7 +152,8 @@ async fn healthy_calls_beside_attackers_are_unchanged() {
         tokio::spawn(async move { plugin.score(call(member), &sample(act, None)).await })
     };
     let attacks = ["loop", "alloc", "trap", "recurse", "big", "file", "flood"];
-    let attackers: Vec<_> = attacks.iter().cycle().take(21).zip(1000..).map(|(act, n)| spawn(act, n)).collect();
+    let attackers: Vec<_> =
+        attacks.iter().cycle().take(21).zip(1000..).map(|(act, n)| spawn(act, n)).collect();
     let healthy: Vec<_> = (0..200).map(|n| spawn("work", n)).collect();
     for call in healthy {
         assert_eq!(call.await.unwrap().unwrap(), work);

@@ -128,7 +128,8 @@ async fn rewards_score() {
 async fn a_megabyte_without_an_answer_is_scored_within_the_limits() {
     let math = SANDBOX.reward(&library(), "math", limits()).unwrap();
     for unit in ["\\boxed{", "9", "1,"] {
-        let verdict = math.score(call(1), &sample(&unit.repeat((1 << 20) / unit.len()), Some("7"))).await.unwrap();
+        let verdict =
+            math.score(call(1), &sample(&unit.repeat((1 << 20) / unit.len()), Some("7"))).await.unwrap();
         assert!(matches!(verdict, Verdict::Scored { reward: 0.0, .. }), "{unit}: {verdict:?}");
     }
 }

@@ -7,7 +7,7 @@ macro_rules! export_reward {
         #[cfg(target_arch = "wasm32")]
         const _: () = {
             type Plugin = $plugin;
-            $crate::internal::reward::export!(Plugin with_types_in $crate::internal::reward);
+    $crate::internal::reward::export!(Plugin with_types_in $crate::internal::reward);
             $crate::metadata!();
         };
     };
@@ -20,7 +20,7 @@ macro_rules! export_environment {
         #[cfg(target_arch = "wasm32")]
         const _: () = {
             type Plugin = $crate::environment::Exported<$plugin>;
-            $crate::internal::environment::export!(Plugin with_types_in $crate::internal::environment);
+    $crate::internal::environment::export!(Plugin with_types_in $crate::internal::environment);
             $crate::metadata!();
         };
     };
@@ -33,7 +33,7 @@ macro_rules! export_estimator {
         #[cfg(target_arch = "wasm32")]
         const _: () = {
             type Plugin = $plugin;
-            $crate::internal::estimator::export!(Plugin with_types_in $crate::internal::estimator);
+    $crate::internal::estimator::export!(Plugin with_types_in $crate::internal::estimator);
             $crate::metadata!();
         };
     };

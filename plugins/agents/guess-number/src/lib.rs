@@ -31,7 +31,9 @@ impl Episode for GuessNumber {
         self.range = low..=high;
         self.guesses = column(&self.task, "guesses", 10)?;
         self.hidden = match self.task.label.as_deref().map(str::trim) {
-            Some(label) => label.parse().map_err(|_| format!("the label is {label:?}, not a whole number"))?,
+            Some(label) => {
+                label.parse().map_err(|_| format!("the label is {label:?}, not a whole number"))?
+            }
             None => draw(self.task.seed, low, high),
         };
         if !self.range.contains(&self.hidden) {
@@ -74,7 +76,9 @@ molt_plugin::export_environment!(GuessNumber);
 /// The column `name` as a number.
 fn column<T: std::str::FromStr>(task: &Task, name: &str, default: T) -> Result<T, Failure> {
     task.field(name).map_or(Ok(default), |text| {
-        text.trim().parse().map_err(|_| format!("column {name} is {text:?}, not a number in its range").into())
+        text.trim()
+            .parse()
+            .map_err(|_| format!("column {name} is {text:?}, not a number in its range").into())
     })
 }
 

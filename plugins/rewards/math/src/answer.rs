@@ -8,8 +8,8 @@ const LONGEST: usize = 4096;
 
 /// Units that may be written without a space after their number. Other letters there are variables.
 const ATTACHED: [&str; 18] = [
-    "cm", "mm", "km", "dm", "kg", "mg", "ml", "mL", "hz", "Hz", "pm", "am", "deg", "degrees", "cents", "dollars",
-    "units", "percent",
+    "cm", "mm", "km", "dm", "kg", "mg", "ml", "mL", "hz", "Hz", "pm", "am", "deg", "degrees", "cents",
+    "dollars", "units", "percent",
 ];
 
 /// Units of one letter, which a space must set apart.
@@ -97,7 +97,8 @@ fn last_number(text: &str) -> Option<&str> {
             at
         }
         _ => {
-            let before = text[..end].trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '.' | ',' | '/'));
+            let before =
+                text[..end].trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '.' | ',' | '/'));
             // What the run begins with is punctuation, but for the point of a decimal.
             let run = text[before.len()..end].trim_start_matches([',', '/']);
             end - run.len()
@@ -136,7 +137,8 @@ impl Normal {
     fn of(text: &str) -> Self {
         let text = last_box(text).flatten().unwrap_or(text);
         let mut text = without_markup(text);
-        let percent = text.contains('%') || ["percent", "percentage", "pct"].iter().any(|w| text.trim_end().ends_with(w));
+        let percent = text.contains('%')
+            || ["percent", "percentage", "pct"].iter().any(|w| text.trim_end().ends_with(w));
         text.retain(|c| c != '%');
         let text = text.trim().trim_end_matches(['.', ',', '\\']);
         let text = without_unit(without_name(text));
@@ -145,7 +147,8 @@ impl Normal {
 
     fn number(&self) -> Option<Rational> {
         let inside = |open, close| self.text.strip_prefix(open).and_then(|text| text.strip_suffix(close));
-        let text = inside('(', ')').or_else(|| inside('[', ']')).or_else(|| inside('{', '}')).unwrap_or(&self.text);
+        let text =
+            inside('(', ')').or_else(|| inside('[', ']')).or_else(|| inside('{', '}')).unwrap_or(&self.text);
         Rational::parse(text)
     }
 }
@@ -154,12 +157,40 @@ impl Normal {
 fn without_markup(text: &str) -> String {
     let mut text: Cow<'_, str> = text.trim().into();
     let replace = [
-        ("\\dfrac", "\\frac"), ("\\tfrac", "\\frac"), ("\\cfrac", "\\frac"), ("{,}", ","), ("−", "-"), ("–", "-"),
-        ("\\left", ""), ("\\right", ""), ("\\!", ""), ("\\,", ""), ("\\;", ""), ("\\:", ""), ("\\quad", " "),
-        ("\\ ", " "), ("~", " "), ("\\$", ""), ("$", ""), ("€", ""), ("£", ""), ("\\(", ""), ("\\)", ""),
-        ("\\[", ""), ("\\]", ""), ("\\%", "%"), ("^{\\circ}", ""), ("^\\circ", ""), ("\\circ", ""), ("°", ""),
-        ("\\degree", ""), ("\\text", "\\mathrm"), ("\\mathrmbf", "\\mathrm"), ("\\mathrmit", "\\mathrm"),
-        ("\\mathbf", "\\mathrm"), ("\\mbox", "\\mathrm"),
+        ("\\dfrac", "\\frac"),
+        ("\\tfrac", "\\frac"),
+        ("\\cfrac", "\\frac"),
+        ("{,}", ","),
+        ("−", "-"),
+        ("–", "-"),
+        ("\\left", ""),
+        ("\\right", ""),
+        ("\\!", ""),
+        ("\\,", ""),
+        ("\\;", ""),
+        ("\\:", ""),
+        ("\\quad", " "),
+        ("\\ ", " "),
+        ("~", " "),
+        ("\\$", ""),
+        ("$", ""),
+        ("€", ""),
+        ("£", ""),
+        ("\\(", ""),
+        ("\\)", ""),
+        ("\\[", ""),
+        ("\\]", ""),
+        ("\\%", "%"),
+        ("^{\\circ}", ""),
+        ("^\\circ", ""),
+        ("\\circ", ""),
+        ("°", ""),
+        ("\\degree", ""),
+        ("\\text", "\\mathrm"),
+        ("\\mathrmbf", "\\mathrm"),
+        ("\\mathrmit", "\\mathrm"),
+        ("\\mathbf", "\\mathrm"),
+        ("\\mbox", "\\mathrm"),
     ];
     for (from, to) in replace {
         if text.contains(from) {

@@ -10,7 +10,9 @@ pub struct Natural(Vec<u64>);
 impl Natural {
     /// From decimal digits; anything else among them is a bug of the caller and counts as zero.
     pub fn from_digits(digits: &[u8]) -> Self {
-        let limb = |chunk: &[u8]| chunk.iter().fold(0, |value, digit| value * 10 + u64::from(digit.wrapping_sub(b'0') % 10));
+        let limb = |chunk: &[u8]| {
+            chunk.iter().fold(0, |value, digit| value * 10 + u64::from(digit.wrapping_sub(b'0') % 10))
+        };
         Self(digits.rchunks(9).map(limb).collect()).trimmed()
     }
 

@@ -167,7 +167,25 @@ mod tests {
 
     #[test]
     fn what_is_not_a_number() {
-        for text in ["", "-", ".", "1/0", "\\frac{1}{0}", "12,34", "1,2345", "1.2.3", "1e5", "--1", "x", "1/2/3", "1,000,00", "\\frac", "\\frac1", "\\frac{1}{2}x", "٣"] {
+        for text in [
+            "",
+            "-",
+            ".",
+            "1/0",
+            "\\frac{1}{0}",
+            "12,34",
+            "1,2345",
+            "1.2.3",
+            "1e5",
+            "--1",
+            "x",
+            "1/2/3",
+            "1,000,00",
+            "\\frac",
+            "\\frac1",
+            "\\frac{1}{2}x",
+            "٣",
+        ] {
             assert!(Rational::parse(text).is_none(), "{text:?}");
         }
         assert!(Rational::parse(&"9".repeat(MAX_DIGITS + 1)).is_none());
