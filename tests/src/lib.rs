@@ -72,11 +72,12 @@ pub fn json(path: &Path) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// The lines of a `metrics.jsonl`.
+/// The training steps in a `metrics.jsonl`, without the lines of evaluations.
 pub fn metrics(run: &Path) -> Vec<Value> {
     let path = run.join("metrics.jsonl");
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    text.lines().map(|line| serde_json::from_str(line).expect("a whole JSON line")).collect()
+    let lines = text.lines().map(|line| serde_json::from_str(line).expect("a whole JSON line"));
+    lines.filter(|line: &Value| line.get("train/loss").is_some()).collect()
 }
 
 /// Arguments of a short RL run of the tiny model into `run`, without evaluation; later flags win.

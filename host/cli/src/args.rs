@@ -115,7 +115,9 @@ fn with_settings<S: Settings>(name: &'static str, about: &'static str, args: &[O
         .value_parser(value_parser!(PathBuf))
         .help("A TOML file with settings; flags win over it");
     let all = keys::<S>();
-    let command = Command::new(name).about(about).arg(config).args(all.iter().map(flag));
+    // A flag given again wins: scripts append theirs to a base command.
+    let command =
+        Command::new(name).about(about).args_override_self(true).arg(config).args(all.iter().map(flag));
     command.args(named_flags(&all, args))
 }
 
