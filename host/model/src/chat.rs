@@ -110,7 +110,8 @@ impl Chat {
     /// No message of the assistant, messages that the template refuses, or a template that closes a turn with
     /// none of the model's stop tokens.
     pub fn supervised(&self, messages: &[Message]) -> Result<(Vec<Token>, Vec<bool>), TextError> {
-        let turns: Vec<usize> = (0..messages.len()).filter(|i| messages[*i].role == Role::Assistant).collect();
+        let turns: Vec<usize> =
+            (0..messages.len()).filter(|i| messages[*i].role == Role::Assistant).collect();
         let first = *turns.first().ok_or(TextError::NothingToLearn)?;
         let mut tokens = self.prompt(&messages[..first])?;
         let mut learned = vec![false; tokens.len()];

@@ -74,7 +74,9 @@ impl<'a> Guard<'a> {
     pub(crate) fn encode(&self, tokenizer: &Tokenizer, text: &str) -> Result<Vec<Token>, TextError> {
         let mut tokens = Vec::new();
         let mut rest = text;
-        while let Some((at, c, control)) = rest.char_indices().find_map(|(at, c)| Some((at, c, self.text_of(c)?))) {
+        while let Some((at, c, control)) =
+            rest.char_indices().find_map(|(at, c)| Some((at, c, self.text_of(c)?)))
+        {
             tokens.extend(tokenizer.encode(&rest[..at])?);
             tokens.extend(tokenizer.encode_ordinary(control)?);
             rest = &rest[at + c.len_utf8()..];

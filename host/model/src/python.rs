@@ -30,8 +30,9 @@ pub(crate) fn tojson(value: &Value, indent: Option<Value>, options: Kwargs) -> R
         sort: options.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
     };
     options.assert_all_used()?;
-    let json = serde_json::to_value(value)
-        .map_err(|error| Error::new(ErrorKind::InvalidOperation, "cannot be written as JSON").with_source(error))?;
+    let json = serde_json::to_value(value).map_err(|error| {
+        Error::new(ErrorKind::InvalidOperation, "cannot be written as JSON").with_source(error)
+    })?;
     let mut out = String::new();
     style.write(&json, 0, &mut out);
     Ok(out)
@@ -218,6 +219,9 @@ mod tests {
     fn dates_as_python_writes_them() {
         let now = datetime!(2026-07-04 15:06:07 UTC);
         assert_eq!(strftime(now, "%d %b %Y"), "04 Jul 2026");
-        assert_eq!(strftime(now, "%A, %B %-d at %I:%M:%S %p, day %j, 100%% %Q"), "Saturday, July 4 at 03:06:07 PM, day 185, 100% %Q");
+        assert_eq!(
+            strftime(now, "%A, %B %-d at %I:%M:%S %p, day %j, 100%% %Q"),
+            "Saturday, July 4 at 03:06:07 PM, day 185, 100% %Q"
+        );
     }
 }

@@ -36,9 +36,7 @@ impl Template {
             Err(Error::new(ErrorKind::InvalidOperation, text))
         });
         let source = without_generation_tags(&source.replace("\r\n", "\n").replace('\r', "\n"));
-        environment
-            .add_template_owned(NAME, source)
-            .map_err(|error| TextError::Compile(chain(&error)))?;
+        environment.add_template_owned(NAME, source).map_err(|error| TextError::Compile(chain(&error)))?;
         Ok(Self { environment })
     }
 

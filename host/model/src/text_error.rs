@@ -34,6 +34,9 @@ pub enum TextError {
     NoStop { closing: String, stop: Vec<String> },
     #[error("a conversation to learn from holds no message of the assistant")]
     NothingToLearn,
-    #[error("the chat template edits a message that holds the text of a special token ({0:?}), so it cannot be shown safely")]
+    #[error(
+        "the chat template edits a message that holds the text of a special token ({0:?}), so it cannot be \
+         shown without becoming that token"
+    )]
     EditedSpecial(String),
 }

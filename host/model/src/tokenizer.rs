@@ -25,7 +25,8 @@ impl Tokenizer {
     pub fn load(dir: &Path) -> Result<Self, TextError> {
         let path = dir.join("tokenizer.json");
         let bytes = std::fs::read(&path).map_err(|source| TextError::Read { path: path.clone(), source })?;
-        let broken = |error: tokenizers::Error| TextError::Tokenizer { path: path.clone(), detail: error.to_string() };
+        let broken =
+            |error: tokenizers::Error| TextError::Tokenizer { path: path.clone(), detail: error.to_string() };
         let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(broken)?;
         inner.with_padding(None);
         inner.with_truncation(None).map_err(broken)?;
@@ -40,7 +41,9 @@ impl Tokenizer {
         for name in ["config.json", "generation_config.json"] {
             token_ids(&json(&dir.join(name))?["eos_token_id"], &mut stop);
         }
-        stop.extend(special.iter().filter(|(n, _)| n == "eos_token").filter_map(|(_, text)| inner.token_to_id(text)));
+        stop.extend(
+            special.iter().filter(|(n, _)| n == "eos_token").filter_map(|(_, text)| inner.token_to_id(text)),
+        );
 
         let mut control: Vec<String> = inner
             .get_added_tokens_decoder()

@@ -12,7 +12,8 @@ fn testdata(name: &str) -> PathBuf {
 }
 
 fn template(name: &str) -> String {
-    String::from_utf8(std::fs::read(testdata("templates").join(name).with_extension("jinja")).unwrap()).unwrap()
+    String::from_utf8(std::fs::read(testdata("templates").join(name).with_extension("jinja")).unwrap())
+        .unwrap()
 }
 
 fn chat() -> Chat {
@@ -39,7 +40,8 @@ fn id(chat: &Chat, text: &str) -> Token {
 
 #[test]
 fn renders_equal_the_reference() {
-    let golden: Value = serde_json::from_slice(&std::fs::read(testdata("templates/golden.json")).unwrap()).unwrap();
+    let golden: Value =
+        serde_json::from_slice(&std::fs::read(testdata("templates/golden.json")).unwrap()).unwrap();
     let mut compared = 0;
     for (name, renders) in golden["renders"].as_object().unwrap() {
         let template = Template::compile(&template(name), NOW).unwrap();
@@ -87,7 +89,10 @@ fn one_newline_follows_a_sampled_stop_token() {
     let chat = chat();
     let sampled = [id(&chat, "a"), id(&chat, "b"), id(&chat, "<|im_end|>")];
     let seam = chat.seam(&[user("q"), assistant("ab")], &sampled, &[user("ok")]).unwrap();
-    assert_eq!(chat.tokenizer().decode(&seam, false), "\n<|im_start|>user\nok<|im_end|>\n<|im_start|>assistant\n");
+    assert_eq!(
+        chat.tokenizer().decode(&seam, false),
+        "\n<|im_start|>user\nok<|im_end|>\n<|im_start|>assistant\n"
+    );
 }
 
 #[test]
@@ -100,7 +105,8 @@ fn a_turn_cut_at_its_length_is_closed_by_context() {
 #[test]
 fn a_turn_is_closed_once_whichever_stop_token_was_sampled() {
     let chat = chat();
-    let seam = chat.seam(&[user("q"), assistant("ab")], &[id(&chat, "<|endoftext|>")], &[user("ok")]).unwrap();
+    let seam =
+        chat.seam(&[user("q"), assistant("ab")], &[id(&chat, "<|endoftext|>")], &[user("ok")]).unwrap();
     assert!(chat.tokenizer().decode(&seam, false).starts_with("\n<|im_start|>user"));
 }
 
@@ -121,7 +127,10 @@ fn reasoning_that_a_template_drops_does_not_disturb_the_seam() {
     let stop = id(&chat, "<|im_end|>");
     let history = [user("q"), assistant("<think>\nhm\n</think>\n\nab")];
     let seam = chat.seam(&history, &[stop], &[user("next")]).unwrap();
-    assert_eq!(chat.tokenizer().decode(&seam, false), "\n<|im_start|>user\nnext<|im_end|>\n<|im_start|>assistant\n");
+    assert_eq!(
+        chat.tokenizer().decode(&seam, false),
+        "\n<|im_start|>user\nnext<|im_end|>\n<|im_start|>assistant\n"
+    );
 }
 
 #[test]
@@ -129,7 +138,10 @@ fn a_template_that_treats_the_last_message_differently_gives_the_same_seam() {
     let source = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% if not loop.last or m.role != 'assistant' %}<|im_end|>\n{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
     let chat = with_template(source).unwrap();
     let seam = chat.seam(&[user("q"), assistant("ab")], &[id(&chat, "a")], &[user("x")]).unwrap();
-    assert_eq!(chat.tokenizer().decode(&seam, false), "<|im_end|>\n<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n");
+    assert_eq!(
+        chat.tokenizer().decode(&seam, false),
+        "<|im_end|>\n<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n"
+    );
     // The stop token is learned although the whole text would end without it.
     let (tokens, learned) = chat.supervised(&[user("q"), assistant("x")]).unwrap();
     assert_eq!(tokens.last(), Some(&id(&chat, "<|im_end|>")));
@@ -152,8 +164,14 @@ fn consecutive_tool_results_are_both_there_once() {
 fn a_supervised_row_is_what_a_rollout_would_hold() {
     let chat = chat();
     let stop = id(&chat, "<|im_end|>");
-    let messages =
-        [Message::new(Role::System, "s"), user("q"), assistant("ab"), user("r"), assistant("b a"), user("unused")];
+    let messages = [
+        Message::new(Role::System, "s"),
+        user("q"),
+        assistant("ab"),
+        user("r"),
+        assistant("b a"),
+        user("unused"),
+    ];
     let (tokens, learned) = chat.supervised(&messages).unwrap();
 
     let mut rollout = chat.prompt(&messages[..2]).unwrap();
