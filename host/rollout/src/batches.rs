@@ -81,8 +81,8 @@ impl<G: Generator> Batches<G> {
         Self { source: Source::Streaming(pool::start(driver, plan, queue_size)), unshipped: Vec::new() }
     }
 
-    /// The next batch; None when the data has ended. Each batch but the first is due only after
-    /// [`Batches::published`] was called for one that is `queue_size + 1` before it.
+    /// The next batch; None when the data has ended. A streaming source waits as long as `queue_size + 1`
+    /// batches were given out and [`Batches::published`] was called for none of them.
     ///
     /// # Errors
     /// If the generator stopped, or too many rollouts failed in plugins.
