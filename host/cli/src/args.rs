@@ -118,7 +118,8 @@ fn with_settings<S: Settings>(name: &'static str, about: &'static str, args: &[O
     // A flag given again wins: scripts append theirs to a base command.
     let command =
         Command::new(name).about(about).args_override_self(true).arg(config).args(all.iter().map(flag));
-    command.args(named_flags(&all, args))
+    // Given twice, the later one wins, so that a script's flags can be added to.
+    command.args(named_flags(&all, args)).args_override_self(true)
 }
 
 fn flag(key: &Key) -> Arg {

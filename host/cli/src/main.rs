@@ -12,6 +12,7 @@ mod train;
 mod wiring;
 
 use args::Request;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use stop::Stop;
 use tracing_subscriber::EnvFilter;
@@ -50,9 +51,7 @@ fn run(request: Request) -> Result<(), Stop> {
 /// `MOLT_LOG` filters what is told, e.g. `molt_rollout=debug`; warnings by default.
 fn log_to_stderr() {
     let filter = EnvFilter::try_from_env("MOLT_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(|| molt_observe::LogWriter)
-        .compact()
-        .init();
+    let colours = std::io::stderr().is_terminal();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).compact();
+    log.with_writer(|| molt_observe::LogWriter).init();
 }

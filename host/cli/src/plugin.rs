@@ -4,7 +4,7 @@ use crate::present::{short_digest, table};
 use crate::stop::{OrStop, Stop, chain};
 use crate::wiring;
 use molt_core::settings::Limits;
-use molt_sandbox::{Info, Kind, Library};
+use molt_sandbox::{Info, Kind, Library, Traits};
 use std::path::PathBuf;
 
 /// Prints every plugin on the search path. A file that cannot be read is told, and is no failure.
@@ -44,27 +44,22 @@ pub(crate) fn inspect(name: &str, path: &[PathBuf]) -> Result<(), Stop> {
     let refused = || format!("plugin {name} cannot be inspected");
     let file = library.find(name).or_user(refused(), help)?;
     let info = molt_sandbox::inspect(&file).or_user(refused(), help)?;
-    print!("{}", describe(&info));
-    if info.kind == Kind::Estimator {
-        let needs = wiring::sandbox()?
-            .estimator(&library, name, Limits::default())
-            .or_user(format!("plugin {name} cannot be loaded"), "build it against this version's contract")?;
-        let traits = wiring::runtime()?
-            .block_on(needs.traits())
-            .or_user(format!("plugin {name} cannot say what it needs"), "look at its `describe`")?;
-        let facts = [
-            ("needs group", traits.needs_group),
-            ("needs values", traits.needs_values),
-            ("whiten", traits.whiten),
-        ];
-        let facts =
-            facts.map(|(fact, holds)| vec![fact.to_owned(), (if holds { "yes" } else { "no" }).to_owned()]);
-        print!("{}", table(&facts));
-    }
+    let traits = if info.kind == Kind::Estimator { Some(traits(&library, name)?) } else { None };
+    print!("{}", describe(&info, traits));
     Ok(())
 }
 
-fn describe(info: &Info) -> String {
+/// Asks an estimator what it needs.
+fn traits(library: &Library, name: &str) -> Result<Traits, Stop> {
+    let estimator = wiring::sandbox()?
+        .estimator(library, name, Limits::default())
+        .or_user(format!("plugin {name} cannot be loaded"), "build it against this version's contract")?;
+    wiring::runtime()?
+        .block_on(estimator.traits())
+        .or_user(format!("plugin {name} cannot say what it needs"), "look at its `describe`")
+}
+
+fn describe(info: &Info, traits: Option<Traits>) -> String {
     let unset = || "-".to_owned();
     let mut rows = vec![
         ("name", info.name.clone()),
@@ -76,6 +71,12 @@ fn describe(info: &Info) -> String {
         ("size", format!("{} bytes", info.size)),
         ("path", info.path.display().to_string()),
     ];
+    let yes = |holds: bool| (if holds { "yes" } else { "no" }).to_owned();
+    if let Some(Traits { needs_group, needs_values, whiten }) = traits {
+        rows.push(("needs group", yes(needs_group)));
+        rows.push(("needs values", yes(needs_values)));
+        rows.push(("whiten", yes(whiten)));
+    }
     if info.imports.is_empty() {
         rows.push(("imports", "nothing".to_owned()));
     }
@@ -114,11 +115,10 @@ mod tests {
 
     #[test]
     fn a_plugin_is_told_with_all_its_imports() {
-        let text = describe(&info());
-        assert!(text.contains("description  -\n"), "{text}");
-        assert!(
-            text.ends_with("imports      wasi:cli/stderr@0.2.6\n             wasi:io/error@0.2.6\n"),
-            "{text}"
-        );
+        let traits = Traits { needs_group: true, needs_values: false, whiten: false };
+        let text = describe(&info(), Some(traits));
+        assert!(text.contains("description   -\n") && text.contains("needs group   yes\n"), "{text}");
+        let imports = "imports       wasi:cli/stderr@0.2.6\n              wasi:io/error@0.2.6\n";
+        assert!(text.ends_with(imports), "{text}");
     }
 }

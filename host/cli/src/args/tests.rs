@@ -52,6 +52,12 @@ fn flags_of_every_kind_become_settings() {
 }
 
 #[test]
+fn a_later_flag_wins() {
+    let settings = train(&["--train.sync", "--optim.lr", "1", "--optim.lr=2", "--train.sync=false"]);
+    assert_eq!((settings.optim.lr, settings.train.sync), (2.0, false));
+}
+
+#[test]
 fn flags_win_over_the_file() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let file = dir.path().join("run.toml");
