@@ -362,7 +362,7 @@ mod tests {
             text.lines().map(sum).collect()
         };
         let (train, held_out) = (sums("train.jsonl"), sums("held-out.jsonl"));
-        assert_eq!((train.len(), held_out.len()), (320, 40));
+        assert_eq!((train.len(), held_out.len()), (80, 20));
         assert!(held_out.iter().all(|sum| !train.contains(sum)));
     }
 }
