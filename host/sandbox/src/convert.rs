@@ -4,6 +4,7 @@ use molt_core::chat::{Message, Role, Task};
 
 use crate::bindings::types as wit;
 use crate::error::Cause;
+use crate::quote;
 
 pub(crate) fn task(task: &Task, seed: u64) -> wit::Task {
     wit::Task {
@@ -48,7 +49,7 @@ pub(crate) fn from_metrics(metrics: Vec<wit::Metric>) -> Result<Vec<(String, f64
     metrics
         .into_iter()
         .map(|metric| {
-            let value = finite(metric.value, || format!("metric {:?}", short(&metric.name)))?;
+            let value = finite(metric.value, || format!("metric {:?}", quote::beginning(&metric.name)))?;
             Ok((metric.name, value))
         })
         .collect()
@@ -57,8 +58,4 @@ pub(crate) fn from_metrics(metrics: Vec<wit::Metric>) -> Result<Vec<(String, f64
 /// `value`, unless it is infinite or not a number.
 pub(crate) fn finite(value: f64, what: impl FnOnce() -> String) -> Result<f64, Cause> {
     if value.is_finite() { Ok(value) } else { Err(Cause::NotFinite(format!("{} is {value}", what()))) }
-}
-
-fn short(name: &str) -> String {
-    name.chars().take(60).collect()
 }

@@ -11,6 +11,7 @@ use crate::convert;
 use crate::error::{Cause, Failure, LoadError};
 use crate::info::Info;
 use crate::plugin::{Call, Data, Plugin};
+use crate::quote;
 
 /// A tool call that was parsed from the model's turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,7 +97,7 @@ impl Episode {
             self.instance.molt_plugin_environment().episode().call_reset(store, self.episode).await
         };
         let answer = self.plugin.run(&mut self.store, self.rollout, run).await?;
-        let messages = answer.map_err(|failure| self.failure(Cause::Reported(failure.message)))?;
+        let messages = answer.map_err(|failure| self.failure(reported(&failure)))?;
         Ok(convert::from_messages(messages))
     }
 
@@ -121,13 +122,18 @@ impl Episode {
             self.instance.molt_plugin_environment().episode().call_step(store, self.episode, &action).await
         };
         let answer = self.plugin.run(&mut self.store, self.rollout, run).await?;
-        let answer = answer.map_err(|failure| Cause::Reported(failure.message));
+        let answer = answer.map_err(|failure| reported(&failure));
         answer.and_then(from_transition).map_err(|cause| self.failure(cause))
     }
 
     fn failure(&self, cause: Cause) -> Failure {
         self.plugin.failure(self.rollout, cause, Some(self.store.data()))
     }
+}
+
+/// What the environment said itself.
+fn reported(failure: &types::Failure) -> Cause {
+    Cause::Reported(quote::beginning(&failure.message))
 }
 
 fn from_transition(transition: wit::Transition) -> Result<Transition, Cause> {

@@ -7,6 +7,7 @@ use crate::bindings::estimator::{self as wit, Credit, EstimatorPluginPre};
 use crate::error::{Cause, Failure, LoadError};
 use crate::info::Info;
 use crate::plugin::{Data, Plugin, kib};
+use crate::quote;
 
 /// One training batch, flat, over action tokens only. Segments follow each other in the per-token arrays.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -174,7 +175,7 @@ impl Estimator {
             instance.molt_plugin_estimator().call_estimate(store, &to_wit(batch)).await
         };
         let answer = self.plugin.run(&mut store, None, run).await?;
-        let estimate = answer.map_err(Cause::Reported).and_then(|estimates| {
+        let estimate = answer.map_err(|why| Cause::Reported(quote::beginning(&why))).and_then(|estimates| {
             Ok(Estimate {
                 advantages: batch.broadcast("the advantages", estimates.advantages)?,
                 returns: batch.broadcast("the returns", estimates.returns)?,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use wasmparser::{ComponentExternalKind, Encoding, Parser, Payload, Validator, WasmFeatures};
 
 use crate::error::LoadError;
+use crate::quote;
 
 /// What a plugin does, which is the interface that it exports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -194,7 +195,7 @@ impl Surface {
             _ => return,
         };
         if let (None, Ok(text)) = (&field, std::str::from_utf8(data)) {
-            *field = Some(text.trim().to_owned());
+            *field = Some(quote::beginning(text));
         }
     }
 }

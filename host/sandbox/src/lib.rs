@@ -15,6 +15,7 @@ mod library;
 mod limit;
 mod log;
 mod plugin;
+mod quote;
 mod refuse;
 mod reward;
 mod sandbox;

@@ -11,8 +11,7 @@ use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 use wasmtime_wasi_io::async_trait;
 use wasmtime_wasi_io::bytes::Bytes;
 
-/// Characters of the log that a message to people quotes at most.
-const QUOTED: usize = 400;
+use crate::quote;
 
 /// Stdout and stderr of one instance in the order of writing; only the last `capacity` bytes are kept.
 #[derive(Debug, Clone)]
@@ -34,15 +33,12 @@ impl Log {
         log.extend(kept);
     }
 
-    /// The end of the log on one line, without control characters.
+    /// The end of the log, to quote in a message.
     pub(crate) fn tail(&self) -> String {
         let log = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
-        // Four bytes per character are enough for any text.
-        let end: Vec<u8> = log.iter().skip(log.len().saturating_sub(4 * QUOTED)).copied().collect();
-        let text = String::from_utf8_lossy(&end);
-        let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        let line: String = line.chars().filter(|c| !c.is_control()).collect();
-        line.chars().skip(line.chars().count().saturating_sub(QUOTED)).collect()
+        // What a quote can use: four bytes per character are enough for any text.
+        let end: Vec<u8> = log.iter().skip(log.len().saturating_sub(8192)).copied().collect();
+        quote::end(&String::from_utf8_lossy(&end))
     }
 }
 
@@ -112,10 +108,9 @@ mod tests {
     }
 
     #[test]
-    fn a_quote_is_short_however_long_the_log() {
-        let log = Log::new(1 << 20);
-        log.append("é".repeat(1 << 16).as_bytes());
-        assert_eq!(log.tail(), "é".repeat(QUOTED));
-        assert_eq!(Log::new(0).tail(), "");
+    fn a_log_of_no_size_keeps_nothing() {
+        let log = Log::new(0);
+        log.append(b"abc");
+        assert_eq!(log.tail(), "");
     }
 }

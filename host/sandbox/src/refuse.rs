@@ -3,7 +3,6 @@
 //! A guest is told of one directory, `/`, so that its first step into it names the path that it wants. A
 //! runtime that lists its directories at start, as several languages do, has asked for nothing yet.
 
-use std::fmt;
 use thiserror::Error;
 use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{Component, Linker, LinkerInstance, Resource, ResourceType, Val};
@@ -11,9 +10,7 @@ use wasmtime::{Engine, StoreContextMut};
 use wasmtime_wasi::p2::{DynInputStream, DynOutputStream, DynPollable, IoError};
 
 use crate::plugin::Data;
-
-/// Characters of a path or host name that a message quotes at most.
-const QUOTED: usize = 200;
+use crate::quote;
 
 /// The interfaces that exist for a guest but give it nothing.
 pub(crate) const REFUSED: [&str; 2] = ["wasi:filesystem/", "wasi:sockets/"];
@@ -93,21 +90,11 @@ fn give(results: &mut [Val], value: Val) -> wasmtime::Result<()> {
 
 fn refusal(what: &str, function: &str, arguments: &[Val]) -> Denied {
     let name = arguments.iter().find_map(|argument| match argument {
-        Val::String(text) => Some(Quoted(text)),
+        Val::String(text) => Some(quote::beginning(text)),
         _ => None,
     });
     Denied(match name {
-        Some(name) => format!("{what}, {name} ({function})"),
+        Some(name) => format!("{what}, {name:?} ({function})"),
         None => format!("{what} ({function})"),
     })
-}
-
-/// The beginning of a guest's text, escaped.
-struct Quoted<'a>(&'a str);
-
-impl fmt::Display for Quoted<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let short: String = self.0.chars().take(QUOTED).collect();
-        write!(f, "{short:?}")
-    }
 }

@@ -8,6 +8,7 @@ use crate::convert;
 use crate::error::{Cause, Failure, LoadError};
 use crate::info::Info;
 use crate::plugin::{Call, Data, Plugin};
+use crate::quote;
 
 /// A finished rollout, as a reward sees it.
 #[derive(Debug, Clone, PartialEq)]
@@ -80,7 +81,7 @@ fn from_verdict(verdict: wit::Verdict) -> Result<Verdict, Cause> {
             let solved = grade.solved.unwrap_or(reward >= 1.0);
             Verdict::Scored { reward, solved, metrics: convert::from_metrics(grade.metrics)? }
         }
-        wit::Verdict::Invalid(reason) => Verdict::Invalid(reason),
-        wit::Verdict::Infra(reason) => Verdict::Infra(reason),
+        wit::Verdict::Invalid(reason) => Verdict::Invalid(quote::beginning(&reason)),
+        wit::Verdict::Infra(reason) => Verdict::Infra(quote::beginning(&reason)),
     })
 }

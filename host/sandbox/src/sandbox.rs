@@ -170,9 +170,11 @@ fn engine(cache: Option<Cache>) -> Result<Engine, LoadError> {
         .relaxed_simd_deterministic(true)
         .allocation_strategy(pool());
     Engine::new(&config).or_else(|error| {
-        // A process whose address space is limited cannot reserve the pool: instances are made one by one.
+        // A process whose address space is limited cannot reserve the pool. Then instances are made one by one,
+        // and their memories are moved when they grow.
         tracing::debug!("no pool of instances: {error:#}");
         config.allocation_strategy(InstanceAllocationStrategy::OnDemand);
+        config.memory_reservation(0).memory_reservation_for_growth(1 << 20).memory_guard_size(64 << 10);
         Engine::new(&config).map_err(runtime)
     })
 }
