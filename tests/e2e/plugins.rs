@@ -93,7 +93,14 @@ fn hostile_rewards_cost_their_own_rollouts() {
     let output = molt()
         .args(short_run(&run))
         .args(["--data.prompts", path(&file), "--reward.name", path(&component)])
-        .args(["--train.max_steps", "100", "--plugins.max_error_rate", "0.9", "--plugins.limits.cpu_ms", "200"])
+        .args([
+            "--train.max_steps",
+            "100",
+            "--plugins.max_error_rate",
+            "0.9",
+            "--plugins.limits.cpu_ms",
+            "200",
+        ])
         .output()
         .unwrap();
     assert_ok(&output);

@@ -19,7 +19,9 @@ fn check_run(run: &Path, steps: u64) {
             assert!(line[name].as_f64().is_some_and(f64::is_finite), "{name} in {line}");
         }
     }
-    for file in ["settings.toml", "components.json", "run.log", "model/config.json", "model/model.safetensors"] {
+    for file in
+        ["settings.toml", "components.json", "run.log", "model/config.json", "model/model.safetensors"]
+    {
         assert!(run.join(file).exists(), "{file} is missing");
     }
     assert!(fs::read_dir(run.join("tensorboard")).unwrap().count() > 0);
@@ -59,7 +61,9 @@ fn sft_then_synchronous_rl_then_eval() {
     assert_ok(&output);
     check_run(&rl, 3);
     let summary = json(&rl.join("summary.json"));
-    assert!(summary["held_out_accuracy_before"].is_number() && summary["held_out_accuracy_after"].is_number());
+    assert!(
+        summary["held_out_accuracy_before"].is_number() && summary["held_out_accuracy_after"].is_number()
+    );
     for line in metrics(&rl) {
         assert_eq!(line["rollout/staleness_max"], 0.0, "synchronous means strictly on-policy");
         assert_eq!(line["train/on_policy_tokens"], line["train/tokens"]);

@@ -213,7 +213,7 @@ impl Book {
             let failure = dropped(outcome).filter(|dropped| dropped.reason.is_plugin());
             if let Some(failure) = failure {
                 self.last_failure.clone_from(&failure.detail);
-                tracing::warn!(rollout = %failure.rollout, reason = failure.reason.label(), "{}", failure.detail);
+                tracing::debug!(rollout = %failure.rollout, reason = failure.reason.label(), "{}", failure.detail);
             }
             self.window.push(failure.is_some());
             if let Some(rate) = self.window.rate().filter(|rate| *rate > self.max_error_rate) {

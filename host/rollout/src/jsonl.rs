@@ -43,7 +43,7 @@ fn refusal(path: &Path, first: &[BadLine], total: usize) -> String {
     if total > first.len() {
         text += &format!("\n  and {} more", total - first.len());
     }
-    text + "\nmend them, or leave malformed rows out with on_bad_row = \"skip\""
+    text + "\nmend them, or leave malformed rows out with data.on_bad_row = \"skip\""
 }
 
 /// The usable rows of a data file.

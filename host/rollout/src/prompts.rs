@@ -188,7 +188,7 @@ mod tests {
         for (row, what) in cases {
             let text = [b"{\"prompt\": \"fine\"}\n", row, b"\n"].concat();
             let expected = format!(
-                " has 1 malformed row\n2: {what}\nmend them, or leave malformed rows out with on_bad_row = \"skip\""
+                " has 1 malformed row\n2: {what}\nmend them, or leave malformed rows out with data.on_bad_row = \"skip\""
             );
             assert_eq!(refusal(&text), expected);
             let skipped = load(&text, BadRow::Skip).unwrap();

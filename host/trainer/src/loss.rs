@@ -62,7 +62,7 @@ impl PolicyLoss {
         let ratio = (logprobs - reference).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp();
         let raw = &ratio * advantages;
         let clipped = ratio.clamp(1.0 - self.clip_low, 1.0 + self.clip_high) * advantages;
-        let loss = -raw.minimum(&clipped).sum(Kind::Float) / denominator;
+        let loss = -raw.minimum(&clipped).sum(logprobs.kind()) / denominator;
         LossOutput {
             loss,
             clipped: sum(&clipped.lt_tensor(&raw)),

@@ -57,6 +57,11 @@ pub struct Summary {
 }
 
 impl Summary {
+    /// A run that has done nothing yet.
+    pub fn new(seed: u64) -> Self {
+        Self { seed, ..Self::default() }
+    }
+
     /// Counts rollouts that were dropped.
     pub fn add_dropped(&mut self, dropped: &[Dropped]) {
         for drop in dropped {

@@ -7,7 +7,7 @@ use crate::optim::Update;
 use crate::report::{Step, Summary, Times, markdown};
 use crate::save::{End, conclude, save_model};
 use crate::step::{Learner, PolicySums};
-use molt_core::outcome::Group;
+use molt_core::outcome::{Dropped, Group};
 use molt_core::settings::TrainSettings;
 use molt_generator::{Generator, WeightUpdate};
 use molt_model::Decoder;
@@ -54,7 +54,7 @@ pub fn train<G: Generator>(
     stop: &CancellationToken,
 ) -> Result<Summary, TrainError> {
     let started = Instant::now();
-    let mut summary = Summary { seed: training.settings.run.seed, ..Summary::default() };
+    let mut summary = Summary::new(training.settings.run.seed);
     let result = run(training, run_dir, runtime, stop, &mut summary);
     summary.wall_s = started.elapsed().as_secs_f64();
     conclude(run_dir, result, &summary)?;
@@ -110,7 +110,7 @@ fn run<G: Generator>(
             break;
         };
         let Some(batch) = next? else { break };
-        summary.add_dropped(&batch.dropped);
+        record_dropped(&batch.dropped, summary, run_dir)?;
         let step = summary.steps + 1;
         let version = learner.version();
 
@@ -163,7 +163,7 @@ fn run<G: Generator>(
             summary.held_out_accuracy_after = eval(run_dir, step)?;
         }
     }
-    summary.add_dropped(&batches.take_dropped());
+    record_dropped(&batches.take_dropped(), summary, run_dir)?;
     drop(batches);
     if summary.steps == 0 && end == End::Finished {
         return Err(TrainError::NothingTrained);
@@ -208,6 +208,20 @@ fn evaluate_held_out<G: Generator>(
     run_dir.metrics(step, &metrics)?;
     progress.note(&format!("held-out accuracy at step {step}: {:.1}%", 100.0 * accuracy));
     Ok(accuracy)
+}
+
+/// Counts rollouts that were dropped, and writes down why.
+fn record_dropped(dropped: &[Dropped], summary: &mut Summary, run_dir: &RunDir) -> Result<(), TrainError> {
+    summary.add_dropped(dropped);
+    for drop in dropped {
+        run_dir.event(&format!(
+            "rollout {} dropped, {}: {}",
+            drop.rollout,
+            drop.reason.label(),
+            drop.detail
+        ))?;
+    }
+    Ok(())
 }
 
 /// What the rollouts are drawn from.

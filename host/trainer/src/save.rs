@@ -9,7 +9,7 @@ use std::error::Error;
 use std::path::Path;
 
 /// Writes weights, configuration, tokenizer and chat template to `dir`, as a directory that can be loaded again.
-pub fn save_model(decoder: &Decoder, model: &settings::Model, dir: &Path) -> Result<(), TrainError> {
+pub(crate) fn save_model(decoder: &Decoder, model: &settings::Model, dir: &Path) -> Result<(), TrainError> {
     decoder.save(dir)?;
     Chat::copy_files(&model.path, dir)?;
     if let Some(template) = &model.chat_template {
@@ -21,7 +21,7 @@ pub fn save_model(decoder: &Decoder, model: &settings::Model, dir: &Path) -> Res
 
 /// How a run came to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub(crate) enum End {
     /// The data ended, or the steps.
     Finished,
     /// Somebody asked it to stop.
@@ -29,7 +29,7 @@ pub enum End {
 }
 
 /// Writes `summary.json`, of a failed run too, and the run's last state.
-pub fn conclude(
+pub(crate) fn conclude(
     run_dir: &mut RunDir,
     result: Result<End, TrainError>,
     summary: &impl Serialize,
@@ -48,7 +48,13 @@ pub fn conclude(
 }
 
 /// An error and its causes in one line.
-fn chain(error: &dyn Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
 }

@@ -124,7 +124,7 @@ impl Learner {
         let tokens: usize = rows.iter().map(|row| row.targets.len()).sum();
         let mut mean = 0.0;
         self.accumulate(rows, |_, logprobs| {
-            let loss = -logprobs.sum(Kind::Float) / tokens as f64;
+            let loss = -logprobs.sum(logprobs.kind()) / tokens as f64;
             mean += loss.double_value(&[]);
             loss
         });
@@ -149,9 +149,10 @@ impl Learner {
             let advantages: Vec<f32> = targets.iter().map(|t| rows[t.row].advantages[t.nth]).collect();
             let (sampled, advantages) = (Tensor::from_slice(&sampled), Tensor::from_slice(&advantages));
             let output = loss.compute(logprobs, &sampled, &advantages, tokens as f64);
-            let logprobs = Vec::<f32>::try_from(logprobs.detach()).expect("a vector of float32");
+            let logprobs = logprobs.detach().to_kind(Kind::Double);
+            let logprobs = Vec::<f64>::try_from(logprobs).expect("a vector of float64");
             for (action, logprob) in actions.iter().zip(logprobs).filter(|(a, _)| a.version == version) {
-                let gap = (f64::from(logprob) - f64::from(action.logprob)).abs();
+                let gap = (logprob - f64::from(action.logprob)).abs();
                 sums.on_policy += 1;
                 sums.gap += gap;
                 sums.gap_max = larger(sums.gap_max, gap);
@@ -201,11 +202,10 @@ impl Learner {
                 let count = chunk.min(targets.len() - start);
                 let part = |t: &Tensor| t.narrow(0, start as i64, count as i64);
                 let logits = self.decoder.logits(&part(&leaf)) / self.temperature;
-                let logprobs =
-                    logits.log_softmax(-1, Kind::Float).gather(1, &part(&labels), false).squeeze_dim(1);
+                let logprobs = logits.log_softmax(-1, None).gather(1, &part(&labels), false).squeeze_dim(1);
                 loss(&targets[start..start + count], &logprobs).backward();
             }
-            (hidden * leaf.grad()).sum(Kind::Float).backward();
+            (&hidden * leaf.grad()).sum(hidden.kind()).backward();
         }
     }
 }

@@ -358,27 +358,3 @@ async fn a_panic_is_told_to_every_caller() {
     let update = WeightUpdate { version: WeightVersion(4), parameters: other_weights() };
     assert!(matches!(engine.load_weights(update).await, Err(GeneratorError::Stopped(_))));
 }
-
-/// `cargo test -p molt-generator throughput -- --ignored --nocapture`
-#[tokio::test]
-#[ignore = "a measurement"]
-async fn throughput() {
-    let config = r#"{"model_type": "llama", "vocab_size": 512, "hidden_size": 256, "intermediate_size": 688,
-        "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 512,
-        "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": true, "initializer_range": 0.02}"#;
-    let random = Decoder::random(molt_model::Config::parse(config).unwrap(), 0);
-    for (name, decoder) in [("stories260k", Decoder::load(&dir()).unwrap()), ("4 layers of 256", random)] {
-        let settings = settings::Generator { max_sequences: 64, prefill_tokens: 4096 };
-        let engine = Engine::start(decoder, tokenizer(), WeightVersion(0), &settings, CONTEXT);
-        let mut all = tokio::task::JoinSet::new();
-        for seed in 0..64 {
-            let engine = engine.clone();
-            let mut request = request(&once(), 1.0, 200, seed);
-            request.sampling.stop_tokens.clear();
-            all.spawn(async move { engine.generate(request).await.unwrap() });
-        }
-        all.join_all().await;
-        let stats = engine.stats();
-        println!("{name}: {:.0} tokens/s", stats.generated as f64 / stats.busy.as_secs_f64());
-    }
-}
