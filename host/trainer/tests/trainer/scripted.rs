@@ -31,7 +31,7 @@ impl Generator for Scripted {
             tokio::task::yield_now().await;
         }
         // In the test vocabulary a printable character has the id of its byte less 33.
-        let digit = if request.seed % 3 == 0 { 7 } else { (request.seed >> 8) as u32 % 7 };
+        let digit = if request.seed.is_multiple_of(3) { 7 } else { (request.seed >> 8) as u32 % 7 };
         let version = WeightVersion(self.version.load(Ordering::SeqCst));
         let sample = |token, place: u64| {
             let logprob = -1.0 - ((request.seed >> place) % 1000) as f32 / 250.0;
