@@ -38,6 +38,8 @@ fn sft_then_synchronous_rl_then_eval() {
         path(tiny_model()),
         "--data.conversations",
         "examples/demo/sft.jsonl",
+        "--sft.passes",
+        "2",
         "--sft.max_steps",
         "5",
         "--optim.lr",
@@ -139,7 +141,7 @@ fn skipped_rows_are_counted() {
         .output()
         .unwrap();
     assert_ok(&output);
-    assert!(text(&output).contains("1 row"), "{}", text(&output));
+    assert!(text(&output).contains("1 malformed skipped"), "{}", text(&output));
 }
 
 #[test]

@@ -26,12 +26,8 @@ pub(crate) fn run(settings: EvalSettings) -> Result<(), Stop> {
 
     let mut run_dir = wiring::record(&path, "eval", &settings, &plugins.components())?;
     eprintln!("model     {}", model.describe(&decoder));
-    eprintln!(
-        "prompts   {}, {} bad rows skipped, {} rollouts each",
-        prompts.rows.len(),
-        prompts.skipped,
-        eval.samples
-    );
+    let skipped = crate::present::skipped(prompts.skipped);
+    eprintln!("prompts   {}{skipped}, {} rollouts each", prompts.rows.len(), eval.samples);
     plugins.describe().iter().for_each(|line| eprintln!("{line}"));
     eprintln!("run       {}", run_dir.path().display());
 

@@ -18,6 +18,11 @@ pub(crate) fn short_digest(digest: &str) -> String {
     hex.chars().take(12).collect()
 }
 
+/// What is said of rows that were left out; nothing if there are none.
+pub(crate) fn skipped(rows: usize) -> String {
+    if rows == 0 { String::new() } else { format!(", {rows} malformed skipped") }
+}
+
 /// Lines with aligned columns.
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);

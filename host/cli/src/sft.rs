@@ -22,11 +22,8 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
     let components = json!({ "molt": env!("CARGO_PKG_VERSION"), "plugins": [] });
     let mut run_dir = wiring::record(&path, "sft", &settings, &components)?;
     eprintln!("model     {}", model.describe(&decoder));
-    eprintln!(
-        "data      {} conversations, {} bad rows skipped",
-        conversations.rows.len(),
-        conversations.skipped
-    );
+    let skipped = crate::present::skipped(conversations.skipped);
+    eprintln!("data      {} conversations{skipped}", conversations.rows.len());
     eprintln!("run       {}", run_dir.path().display());
 
     let stop = interrupt::on_ctrl_c(runtime.handle());

@@ -51,12 +51,12 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
 
     let mut run_dir = wiring::record(&path, "train", &settings, &plugins.components())?;
     eprintln!("model     {}", model.describe(&decoder));
-    let held_out_rows = held_out.as_ref().map_or(0, |prompts| prompts.rows.len());
+    let mut data = format!("{} to train on", prompts.rows.len());
+    if let Some(held_out) = &held_out {
+        data += &format!(", {} held out", held_out.rows.len());
+    }
     let skipped = prompts.skipped + held_out.as_ref().map_or(0, |prompts| prompts.skipped);
-    eprintln!(
-        "prompts   {} to train on, {held_out_rows} held out, {skipped} bad rows skipped",
-        prompts.rows.len()
-    );
+    eprintln!("prompts   {data}{}", crate::present::skipped(skipped));
     plugins.describe().iter().for_each(|line| eprintln!("{line}"));
     eprintln!("run       {}", run_dir.path().display());
 
@@ -88,19 +88,20 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
 
 /// The end of a run, for people.
 fn tell(summary: &Summary) -> String {
-    let percent = |share: Option<f64>| share.map_or("-".to_owned(), |s| format!("{:.1}%", 100.0 * s));
-    let number = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.3}"));
-    format!(
-        "steps     {} in {:.0} s, {} action tokens\nreward    {} -> {}\nheld-out  {} -> {}\ngap       {:.1e} at most \
-         between rollout and training log-probabilities\ndropped   {}\n",
-        summary.steps,
-        summary.wall_s,
-        crate::present::quantity(summary.tokens),
-        number(summary.reward_first),
-        number(summary.reward_last),
-        percent(summary.held_out_accuracy_before),
-        percent(summary.held_out_accuracy_after),
-        summary.logprob_gap_max,
-        wiring::counts(&summary.dropped),
-    )
+    let tokens = crate::present::quantity(summary.tokens);
+    let mut text =
+        format!("steps     {} in {:.0} s, {tokens} action tokens\n", summary.steps, summary.wall_s);
+    if let (Some(first), Some(last)) = (summary.reward_first, summary.reward_last) {
+        text += &format!(
+            "reward    {first:.3} -> {last:.3}, means of the first and the last tenth of the steps\n"
+        );
+    }
+    if let Some(after) = summary.held_out_accuracy_after {
+        let before = summary.held_out_accuracy_before;
+        let before = before.map_or_else(String::new, |share| format!("{:.1}% -> ", 100.0 * share));
+        text += &format!("held-out  {before}{:.1}% solved\n", 100.0 * after);
+    }
+    let gap = summary.logprob_gap_max;
+    text += &format!("gap       {gap:.1e} at most between rollout and training log-probabilities\n");
+    text + &format!("dropped   {}\n", wiring::counts(&summary.dropped))
 }
