@@ -20,7 +20,9 @@ fn kill_at_any_moment() {
         let deadline = Instant::now() + Duration::from_secs(120);
         loop {
             let text = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap_or_default();
-            if text.matches('\n').count() >= steps_before_the_kill && run.join("status.json").exists() {
+            // The last of the files that a run begins with.
+            let begun = run.join("components.json").exists();
+            if begun && text.matches('\n').count() >= steps_before_the_kill {
                 break;
             }
             assert!(child.try_wait().unwrap().is_none(), "the run ended by itself");

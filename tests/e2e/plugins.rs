@@ -137,4 +137,5 @@ fn past_the_error_rate_the_run_stops_and_says_why() {
     let status = json(&run.join("status.json"));
     assert_eq!(status["state"], "failed");
     assert!(status["reason"].as_str().unwrap().contains("mixed"), "{status}");
+    assert!(json(&run.join("summary.json"))["dropped"]["trap"].as_u64().unwrap() >= 64);
 }

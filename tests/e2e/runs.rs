@@ -72,7 +72,7 @@ fn sft_then_synchronous_rl_then_eval() {
         assert!(line["train/logprob_gap_max"].as_f64().unwrap() < GAP, "{line}");
     }
 
-    // The saved model is a model: it loads again and gives the same accuracy as the run's own last word.
+    // The saved model is a model: it loads again and can be evaluated.
     let output = run(&[
         "eval",
         "--model.path",

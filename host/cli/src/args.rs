@@ -116,10 +116,8 @@ fn with_settings<S: Settings>(name: &'static str, about: &'static str, args: &[O
         .help("A TOML file with settings; flags win over it");
     let all = keys::<S>();
     // A flag given again wins: scripts append theirs to a base command.
-    let command =
-        Command::new(name).about(about).args_override_self(true).arg(config).args(all.iter().map(flag));
-    // Given twice, the later one wins, so that a script's flags can be added to.
-    command.args(named_flags(&all, args)).args_override_self(true)
+    let command = Command::new(name).about(about).args_override_self(true).arg(config);
+    command.args(all.iter().map(flag)).args(named_flags(&all, args))
 }
 
 fn flag(key: &Key) -> Arg {

@@ -12,7 +12,7 @@ pub(crate) fn run(settings: EvalSettings) -> Result<(), Stop> {
 
     let mut plugins = wiring::Plugins::new(&settings.plugins)?;
     let environment = plugins.environment(&settings.agent)?;
-    let reward = plugins.reward(&settings.reward)?;
+    let reward = plugins.reward(settings.reward.name.as_deref())?;
     plugins.check_limits()?;
 
     let (data, eval) = (&settings.data, &settings.eval);
@@ -26,7 +26,7 @@ pub(crate) fn run(settings: EvalSettings) -> Result<(), Stop> {
 
     let mut run_dir = wiring::record(&path, "eval", &settings, &plugins.components())?;
     eprintln!("model     {}", model.describe(&decoder));
-    let skipped = crate::present::skipped(prompts.skipped);
+    let skipped = present::skipped(prompts.skipped);
     eprintln!("prompts   {}{skipped}, {} rollouts each", prompts.rows.len(), eval.samples);
     plugins.describe().iter().for_each(|line| eprintln!("{line}"));
     eprintln!("run       {}", run_dir.path().display());
@@ -34,15 +34,16 @@ pub(crate) fn run(settings: EvalSettings) -> Result<(), Stop> {
     let stop = interrupt::on_ctrl_c(runtime.handle());
     let engine = wiring::engine(decoder, &model, &settings.generator);
     let driver = wiring::driver(&engine, &model, (&environment, &reward), turn, settings.run.seed);
+    let errors = settings.plugins.error_limit();
     let report = runtime.block_on(async {
         tokio::select! {
             () = stop.cancelled() => None,
-            report = evaluate(&driver, &prompts, eval.samples, &eval.k) => Some(report),
+            report = evaluate(&driver, &prompts, eval.samples, &eval.k, errors) => Some(report),
         }
     });
     let Some(report) = report else {
         run_dir.interrupt(&json!({})).or_failed("the run cannot be recorded", "free space in run.dir")?;
-        return interrupt::check(&stop, run_dir.path());
+        return Err(interrupt::told(run_dir.path()));
     };
     let report = match report {
         Ok(report) => report,

@@ -24,10 +24,7 @@ pub(crate) fn on_ctrl_c(runtime: &Handle) -> CancellationToken {
 }
 
 /// What an interrupted run tells at its end.
-pub(crate) fn check(stop: &CancellationToken, run_dir: &Path) -> Result<(), Stop> {
-    if !stop.is_cancelled() {
-        return Ok(());
-    }
+pub(crate) fn told(run_dir: &Path) -> Stop {
     let help = format!("what it reached is in {}", run_dir.display());
-    Err(Stop { code: INTERRUPTED, ..Stop::failed("interrupted", help) })
+    Stop { code: INTERRUPTED, ..Stop::failed("interrupted", help) }
 }

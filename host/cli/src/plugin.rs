@@ -37,16 +37,16 @@ fn rows(infos: &[Info]) -> String {
     table(&std::iter::once(head).chain(infos.iter().map(row)).collect::<Vec<_>>())
 }
 
-/// Prints everything about one plugin.
+/// Prints everything about one plugin: what its file says also when it cannot be run.
 pub(crate) fn inspect(name: &str, path: &[PathBuf]) -> Result<(), Stop> {
     let library = Library::new(path);
     let help = "`molt plugin list` shows the plugins that are found; --plugins.path adds directories";
     let refused = || format!("plugin {name} cannot be inspected");
     let file = library.find(name).or_user(refused(), help)?;
     let info = molt_sandbox::inspect(&file).or_user(refused(), help)?;
-    let traits = if info.kind == Kind::Estimator { Some(traits(&library, name)?) } else { None };
-    print!("{}", describe(&info, traits));
-    Ok(())
+    let traits = (info.kind == Kind::Estimator).then(|| traits(&library, name)).transpose();
+    print!("{}", describe(&info, traits.as_ref().ok().copied().flatten()));
+    traits.map(drop)
 }
 
 /// Asks an estimator what it needs.

@@ -3,6 +3,7 @@
 use crate::stop::{OrStop, Stop};
 use crate::{interrupt, wiring};
 use molt_core::settings::SftSettings;
+use molt_trainer::End;
 use molt_trainer::{conversations, sft};
 use serde_json::json;
 
@@ -29,7 +30,7 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
     let stop = interrupt::on_ctrl_c(runtime.handle());
     let result = sft::train(&settings, decoder, &conversations, &mut run_dir, &stop);
     let place = run_dir.path();
-    let summary =
+    let (summary, end) =
         result.or_failed("the run failed", format!("what the run reached is in {}", place.display()))?;
     let number = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.3}"));
     eprintln!("steps     {} in {:.0} s", summary.steps, summary.wall_s);
@@ -39,5 +40,5 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
         &[("Loss", &[("per token", "train/loss")]), ("Gradient norm", &[("L2", "train/grad_norm")])],
     )?;
     eprintln!("curves    {}", curves.display());
-    interrupt::check(&stop, place)
+    if end == End::Interrupted { Err(interrupt::told(place)) } else { Ok(()) }
 }

@@ -1,9 +1,10 @@
 //! `molt train`: reinforcement learning.
 
-use crate::stop::{FAILED, OrStop, Stop};
-use crate::{interrupt, wiring};
+use crate::stop::{OrStop, Stop};
+use crate::{interrupt, present, wiring};
 use molt_core::settings::TrainSettings;
 use molt_generator::Engine;
+use molt_trainer::End;
 use molt_trainer::advantage::check_estimator;
 use molt_trainer::report::Summary;
 use molt_trainer::rl::{HeldOut, Training, train};
@@ -27,7 +28,7 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
 
     let mut plugins = wiring::Plugins::new(&settings.plugins)?;
     let environment = plugins.environment(&settings.agent)?;
-    let reward = plugins.reward(&settings.reward)?;
+    let reward = plugins.reward(settings.reward.name.as_deref())?;
     let estimator = plugins.estimator(&settings.algo)?;
     plugins.check_limits()?;
     let traits = runtime.block_on(estimator.traits()).or_user(
@@ -56,7 +57,7 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
         data += &format!(", {} held out", held_out.rows.len());
     }
     let skipped = prompts.skipped + held_out.as_ref().map_or(0, |prompts| prompts.skipped);
-    eprintln!("prompts   {data}{}", crate::present::skipped(skipped));
+    eprintln!("prompts   {data}{}", present::skipped(skipped));
     plugins.describe().iter().for_each(|line| eprintln!("{line}"));
     eprintln!("run       {}", run_dir.path().display());
 
@@ -77,18 +78,16 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
     let result = train(training, &mut run_dir, runtime.handle(), &stop);
     let place = run_dir.path().to_owned();
     let curves = wiring::draw(&place, &PANELS);
-    let summary = result.map_err(|error| {
-        let help = format!("what the run reached is in {}", place.display());
-        Stop { code: FAILED, ..Stop::failed("the run failed", help) }.because(&error)
-    })?;
+    let (summary, end) =
+        result.or_failed("the run failed", format!("what the run reached is in {}", place.display()))?;
     eprint!("{}", tell(&summary));
     eprintln!("curves    {}", curves?.display());
-    interrupt::check(&stop, &place)
+    if end == End::Interrupted { Err(interrupt::told(&place)) } else { Ok(()) }
 }
 
 /// The end of a run, for people.
 fn tell(summary: &Summary) -> String {
-    let tokens = crate::present::quantity(summary.tokens);
+    let tokens = present::quantity(summary.tokens);
     let mut text =
         format!("steps     {} in {:.0} s, {tokens} action tokens\n", summary.steps, summary.wall_s);
     if let (Some(first), Some(last)) = (summary.reward_first, summary.reward_last) {

@@ -118,8 +118,8 @@ impl Plugins {
         Ok(environment)
     }
 
-    pub(crate) fn reward(&mut self, reward: &settings::Reward) -> Result<Option<Reward>, Stop> {
-        let Some(name) = &reward.name else { return Ok(None) };
+    pub(crate) fn reward(&mut self, name: Option<&str>) -> Result<Option<Reward>, Stop> {
+        let Some(name) = name else { return Ok(None) };
         let limits = self.limits(name);
         let loaded = self.sandbox.reward(&self.library, name, limits);
         let reward = loaded.or_user(refused("reward.name", name), HELP)?;

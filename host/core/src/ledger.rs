@@ -77,7 +77,7 @@ impl Ledger {
 
     /// Groups that may hold a slot at a time.
     pub fn slots(&self) -> usize {
-        (self.queue_size + 1).saturating_mul(self.batch_size)
+        self.queue_size.saturating_add(1).saturating_mul(self.batch_size)
     }
 
     /// Groups that hold a slot now: running, waiting, or shipped and not published.
@@ -129,8 +129,11 @@ impl Ledger {
     /// `u` must be in a batch with a number of at most `u + queue_size`. So of the groups that the batches
     /// up to `later` batches from now must take, those that `later` full batches cannot hold go in this one.
     fn pick(&self) -> Option<Vec<GroupId>> {
-        let mut batch: Vec<GroupId> = Vec::with_capacity(self.batch_size);
-        for later in 0..=self.queue_size {
+        let mut batch: Vec<GroupId> = Vec::new();
+        // Batches beyond those that hold every group must take nothing from this one.
+        let holding = self.running.len() + self.finished.len();
+        let near = (0..=self.queue_size).take_while(|later| later.saturating_mul(self.batch_size) < holding);
+        for later in near {
             let Some(update) = (self.shipped + later as u64).checked_sub(self.queue_size as u64) else {
                 continue;
             };

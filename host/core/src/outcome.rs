@@ -40,9 +40,10 @@ pub enum DropReason {
 }
 
 impl DropReason {
-    /// Whether a plugin is to blame, by failing or by its messages: counts towards the run's error rate.
-    pub fn is_plugin(self) -> bool {
-        matches!(self, DropReason::Plugin(_) | DropReason::Unrenderable)
+    /// Whether a plugin is to blame, by failing, by its messages, or by not scoring: counts towards the run's
+    /// error rate.
+    pub fn is_failure(self) -> bool {
+        matches!(self, DropReason::Plugin(_) | DropReason::Unrenderable | DropReason::NoReward)
     }
 
     /// The name in metrics.

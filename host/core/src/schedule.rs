@@ -12,7 +12,7 @@ pub fn learning_rate(optim: &Optim, step: u64, total: u64) -> f64 {
         return optim.lr * step as f64 / optim.warmup_steps as f64;
     }
     let peak = optim.warmup_steps.max(1);
-    let decay_steps = (total + 1).saturating_sub(peak).max(1);
+    let decay_steps = total.saturating_add(1).saturating_sub(peak).max(1);
     let progress = (step.saturating_sub(peak) as f64 / decay_steps as f64).min(1.0);
     let share = match optim.schedule {
         Schedule::Constant => return optim.lr,

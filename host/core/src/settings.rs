@@ -56,7 +56,7 @@ pub struct EvalSettings {
     pub model: Model,
     pub data: EvalData,
     pub agent: Agent,
-    pub reward: Reward,
+    pub reward: EvalReward,
     pub plugins: Plugins,
     pub generator: Generator,
     pub eval: Eval,
@@ -185,6 +185,13 @@ pub struct Reward {
     pub name: Option<String>,
     /// The reward of an output that cannot be scored, unless the batch holds a lower one.
     pub lowest: f64,
+}
+
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct EvalReward {
+    /// The reward plugin that scores a finished rollout; its score is added to what the environment gave.
+    pub name: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -121,11 +121,6 @@ impl Trajectory {
     pub fn action_tokens(&self) -> usize {
         self.segments.iter().map(|s| s.actions.len()).sum()
     }
-
-    /// The oldest weights that sampled a token of this rollout.
-    pub fn oldest_version(&self) -> Option<WeightVersion> {
-        self.segments.iter().flat_map(|s| &s.actions).map(|a| a.version).min()
-    }
 }
 
 #[cfg(test)]

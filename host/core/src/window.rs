@@ -1,12 +1,23 @@
-//! The share of the latest rollouts that failed in a plugin.
+//! The share of the latest rollouts that failed.
 
 use std::collections::VecDeque;
+
+/// When failing rollouts end a run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ErrorLimit {
+    /// The share of the latest rollouts that may fail, in 0 to 1.
+    pub max_rate: f64,
+    /// How many of the latest rollouts it is taken over.
+    pub window: usize,
+}
 
 /// A window over the latest rollouts.
 #[derive(Debug, Clone)]
 pub struct ErrorWindow {
     size: usize,
     latest: VecDeque<bool>,
+    /// How many of `latest` failed.
+    failed: usize,
 }
 
 impl ErrorWindow {
@@ -14,22 +25,22 @@ impl ErrorWindow {
     /// short to fill the window is still judged, at its end. At least one rollout.
     pub fn new(window: usize, planned: u64) -> Self {
         let planned = usize::try_from(planned).unwrap_or(usize::MAX);
-        Self { size: window.min(planned).max(1), latest: VecDeque::new() }
+        Self { size: window.min(planned).max(1), latest: VecDeque::new(), failed: 0 }
     }
 
     /// Takes in one more rollout.
     pub fn push(&mut self, failed: bool) {
         if self.latest.len() == self.size {
-            self.latest.pop_front();
+            self.failed -= usize::from(self.latest.pop_front() == Some(true));
         }
         self.latest.push_back(failed);
+        self.failed += usize::from(failed);
     }
 
     /// The share that failed, in 0 to 1. None until the window is full, so that one early failure is not
     /// taken for a rate.
     pub fn rate(&self) -> Option<f64> {
-        let failed = self.latest.iter().filter(|failed| **failed).count();
-        (self.latest.len() == self.size).then(|| failed as f64 / self.size as f64)
+        (self.latest.len() == self.size).then(|| self.failed as f64 / self.size as f64)
     }
 
     /// Rollouts that the rate is taken over.

@@ -88,7 +88,13 @@ impl Batch {
             },
             Command::Load(update, reply) => {
                 let start = Instant::now();
-                let _ = reply.send(self.load(&update));
+                let loaded = self.load(&update);
+                let changed = loaded.is_ok();
+                let _ = reply.send(loaded);
+                if changed {
+                    self.forget_cancelled();
+                    self.refill();
+                }
                 self.shared.count_busy(start.elapsed());
             }
         }
@@ -119,14 +125,13 @@ impl Batch {
         Ok(())
     }
 
-    /// Takes over new weights whole or not at all. What is in flight goes on under them.
+    /// Takes over new weights whole or not at all. What is in flight goes on under them, once it is refilled.
     fn load(&mut self, update: &WeightUpdate) -> Result<(), GeneratorError> {
         self.decoder.load_parameters(&update.parameters).map_err(|error| GeneratorError::Weights {
             version: update.version,
             detail: error.to_string(),
         })?;
         self.version = update.version;
-        self.refill();
         Ok(())
     }
 
@@ -152,7 +157,7 @@ impl Batch {
     /// Takes a sequence out; the last one moves into its row.
     fn remove(&mut self, row: usize) -> Sequence {
         let last = self.running.len() - 1;
-        self.cache.move_row(last, row);
+        self.cache.copy_row(last, row, prefilled(&self.running[last].tokens));
         self.running.swap_remove(row)
     }
 
@@ -173,7 +178,7 @@ impl Batch {
         self.prefill(first..self.running.len());
         for (index, row) in plan.copies {
             if let Some(sequence) = join(index) {
-                self.cache.move_row(row, self.running.len());
+                self.cache.copy_row(row, self.running.len(), prefilled(&sequence.tokens));
                 self.running.push(sequence);
             }
         }

@@ -53,11 +53,11 @@ impl KvCache {
         self.rows
     }
 
-    /// Copies all that row `from` holds over row `to`.
+    /// Copies the first `tokens` tokens of row `from` over those of row `to`.
     ///
     /// # Panics
-    /// If a row is not below [`KvCache::rows`].
-    pub fn move_row(&mut self, from: usize, to: usize) {
+    /// If a row is not below [`KvCache::rows`], or `tokens` is more than a row has room for.
+    pub fn copy_row(&mut self, from: usize, to: usize, tokens: usize) {
         assert!(from < self.rows && to < self.rows, "rows {from} and {to} of a cache of {}", self.rows);
         if from == to {
             return;
@@ -65,7 +65,8 @@ impl KvCache {
         tch::no_grad(|| {
             for layer in &mut self.layers {
                 for stored in [&mut layer.keys, &mut layer.values] {
-                    stored.select(0, to as i64).copy_(&stored.select(0, from as i64));
+                    let part = |row: usize| stored.select(0, row as i64).narrow(0, 0, tokens as i64);
+                    part(to).copy_(&part(from));
                 }
             }
         });

@@ -184,5 +184,9 @@ pub(crate) fn replace(
             file.sync_all()
         })
         .and_then(|()| std::fs::rename(&partial, path))
-        .map_err(|source| ModelError::Write { path: path.to_owned(), source })
+        .map_err(|source| {
+            // What is half-written must not stay; the first error is the one to report.
+            let _ = std::fs::remove_file(&partial);
+            ModelError::Write { path: path.to_owned(), source }
+        })
 }

@@ -88,9 +88,9 @@ impl Tokenizer {
         self.inner.id_to_token(token)
     }
 
-    /// Number of ids, added tokens included.
+    /// One more than the largest id, added tokens included: ids may have gaps.
     pub fn vocab_size(&self) -> usize {
-        self.inner.get_vocab_size(true)
+        self.inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1)
     }
 
     /// Special tokens by the names that templates use, e.g. `bos_token`.

@@ -100,7 +100,7 @@ fn a_moved_row_continues_and_leaves_nothing_behind() {
     let (kept, left) = (sequence(0, 20), sequence(1, 30));
     let _ = decoder.hidden_cached(&Tensor::from_slice(&left).unsqueeze(0), &mut cache, 0..1, &[0]);
     let _ = decoder.hidden_cached(&Tensor::from_slice(&kept[..10]).unsqueeze(0), &mut cache, 2..3, &[0]);
-    cache.move_row(2, 0);
+    cache.copy_row(2, 0, 10);
     let rest = Tensor::from_slice(&kept[10..]).unsqueeze(0);
     let hidden = decoder.hidden_cached(&rest, &mut cache, 0..1, &[10]);
     close(&hidden.get(0).get(9), &whole(&decoder, &kept, 19), "moved row");

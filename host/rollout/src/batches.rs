@@ -1,13 +1,13 @@
 //! Training batches, made synchronously or by the streaming pool.
 
 use crate::episode::Driver;
-use crate::error::RolloutError;
+use crate::error::{ErrorGuard, RolloutError};
 use crate::pool;
 use crate::prompts::Prompts;
 use molt_core::chat::Task;
 use molt_core::ids::{GroupId, WeightVersion};
 use molt_core::outcome::{DropReason, Dropped, Group, Outcome};
-use molt_core::window::ErrorWindow;
+use molt_core::window::ErrorLimit;
 use molt_generator::Generator;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,9 +30,8 @@ pub struct Plan {
     /// A group with fewer finished rollouts is given up: dropped whole, counted, and replaced by a fresh prompt.
     /// 2 for an estimator that compares the rollouts of a group, else 1.
     pub min_finished: u32,
-    /// The run stops when more than this share of the last `error_window` rollouts failed in a plugin.
-    pub max_error_rate: f64,
-    pub error_window: usize,
+    /// When failing rollouts end the run.
+    pub errors: ErrorLimit,
 }
 
 impl Plan {
@@ -47,8 +46,7 @@ impl Plan {
 pub struct Batch {
     /// Usable groups by ascending id: `batch_size` of them, fewer only in the last batch, never none.
     pub groups: Vec<Group>,
-    /// The dropped rollouts of these groups, and all rollouts of groups given up since the last batch,
-    /// by ascending id.
+    /// Every rollout dropped since the last batch, those of groups given up included, by ascending id.
     pub dropped: Vec<Dropped>,
     /// Groups given up since the last batch.
     pub given_up: usize,
@@ -90,11 +88,11 @@ impl<G: Generator> Batches<G> {
         let start = Instant::now();
         let batch = match &mut self.source {
             Source::Sync(source) => {
-                let batch = source.next().await?;
-                if batch.is_none() {
+                let batch = source.next().await;
+                if !matches!(batch, Ok(Some(_))) {
                     self.unshipped.append(&mut source.book.dropped);
                 }
-                batch
+                batch?
             }
             Source::Streaming(handle) => handle.next(&mut self.unshipped).await?,
         };
@@ -109,8 +107,8 @@ impl<G: Generator> Batches<G> {
         }
     }
 
-    /// Rollouts of groups that were given up after the last batch, so that they are in none. Complete once
-    /// [`Batches::next`] has returned None.
+    /// Rollouts that were dropped after the last batch, so that they are in none. Complete once
+    /// [`Batches::next`] has returned None or an error.
     pub fn take_dropped(&mut self) -> Vec<Dropped> {
         std::mem::take(&mut self.unshipped)
     }
@@ -186,10 +184,8 @@ impl Feed {
 /// Keeps account of every group that ended.
 pub(crate) struct Book {
     min_finished: usize,
-    max_error_rate: f64,
-    window: ErrorWindow,
-    last_failure: String,
-    /// Rollouts of groups given up since the last batch.
+    guard: ErrorGuard,
+    /// Rollouts dropped since the last batch.
     pub(crate) dropped: Vec<Dropped>,
     given_up: usize,
 }
@@ -199,9 +195,7 @@ impl Book {
         let planned = plan.groups().saturating_mul(u64::from(plan.samples));
         Self {
             min_finished: plan.min_finished.max(1) as usize,
-            max_error_rate: plan.max_error_rate,
-            window: ErrorWindow::new(plan.error_window, planned),
-            last_failure: String::new(),
+            guard: ErrorGuard::new(plan.errors, planned),
             dropped: Vec::new(),
             given_up: 0,
         }
@@ -209,44 +203,30 @@ impl Book {
 
     /// Takes in a group that ended, and gives it back if it is usable.
     pub(crate) fn enter(&mut self, group: Group) -> Result<Option<Group>, RolloutError> {
+        self.dropped.extend(group.outcomes.iter().filter_map(dropped).cloned());
         for outcome in &group.outcomes {
-            let failure = dropped(outcome).filter(|dropped| dropped.reason.is_plugin());
-            if let Some(failure) = failure {
-                self.last_failure.clone_from(&failure.detail);
-                tracing::debug!(rollout = %failure.rollout, reason = failure.reason.label(), "{}", failure.detail);
-            }
-            self.window.push(failure.is_some());
-            if let Some(rate) = self.window.rate().filter(|rate| *rate > self.max_error_rate) {
-                return Err(RolloutError::ErrorRate {
-                    rate,
-                    window: self.window.size(),
-                    max: self.max_error_rate,
-                    last: std::mem::take(&mut self.last_failure),
-                });
-            }
+            self.guard.enter(outcome)?;
         }
         let finished = group.finished().count();
         if finished >= self.min_finished {
             return Ok(Some(group));
         }
         self.given_up += 1;
-        let detail = || format!("{finished} finished rollouts, and {} are needed", self.min_finished);
-        self.dropped.extend(group.outcomes.into_iter().map(|outcome| match outcome {
-            Outcome::Dropped(dropped) => dropped,
-            Outcome::Finished(trajectory) => {
-                Dropped { rollout: trajectory.rollout, reason: DropReason::GroupUnusable, detail: detail() }
-            }
+        let detail = format!("{finished} finished rollouts, and {} are needed", self.min_finished);
+        self.dropped.extend(group.finished().map(|trajectory| Dropped {
+            rollout: trajectory.rollout,
+            reason: DropReason::GroupUnusable,
+            detail: detail.clone(),
         }));
         Ok(None)
     }
 
     /// Closes the account of a batch of usable groups, which come by ascending id.
     pub(crate) fn batch(&mut self, groups: Vec<Group>) -> Batch {
-        let mut all = std::mem::take(&mut self.dropped);
-        all.extend(groups.iter().flat_map(|group| &group.outcomes).filter_map(dropped).cloned());
-        all.sort_by_key(|dropped| dropped.rollout);
+        let mut dropped = std::mem::take(&mut self.dropped);
+        dropped.sort_by_key(|dropped| dropped.rollout);
         let given_up = std::mem::take(&mut self.given_up);
-        Batch { groups, dropped: all, given_up, wait: Duration::ZERO }
+        Batch { groups, dropped, given_up, wait: Duration::ZERO }
     }
 }
 

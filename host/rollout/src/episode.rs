@@ -238,8 +238,9 @@ impl<G: Generator> Driver<G> {
                 let reason = "no turn or no room was left before anything was scored".to_string();
                 return Ok((Score::Invalid { reason }, metrics));
             }
-            let detail = "neither the environment nor a reward plugin scored the rollout".to_string();
-            return Err(End::Dropped(DropReason::NoReward, detail));
+            let detail =
+                "neither the environment nor a reward plugin scored the rollout; reward.name names one";
+            return Err(End::Dropped(DropReason::NoReward, detail.to_string()));
         };
         // Estimators see rewards as f32.
         if !(value as f32).is_finite() {

@@ -1,5 +1,7 @@
 //! What ends a run, as opposed to what ends a rollout.
 
+use molt_core::outcome::Outcome;
+use molt_core::window::{ErrorLimit, ErrorWindow};
 use molt_generator::GeneratorError;
 
 /// A reason to stop. Anything that concerns one rollout alone is an outcome, not an error.
@@ -8,7 +10,7 @@ pub enum RolloutError {
     #[error("rollouts cannot go on")]
     Generator(#[from] GeneratorError),
     #[error(
-        "{:.0} of the last {window} rollouts failed in a plugin, more than the share of {max} that \
+        "{:.0} of the last {window} rollouts failed, more than the share of {max} that \
          plugins.max_error_rate allows; the last failure: {last}",
         rate * *window as f64
     )]
@@ -26,4 +28,42 @@ pub enum RolloutError {
     Task(#[from] tokio::task::JoinError),
     #[error("pass@{k} needs k from 1 to the {samples} samples of a prompt")]
     PassAtK { k: u32, samples: u32 },
+}
+
+/// Watches outcomes, and ends a run in which too many rollouts fail.
+#[derive(Debug)]
+pub(crate) struct ErrorGuard {
+    max_rate: f64,
+    window: ErrorWindow,
+    last: String,
+}
+
+impl ErrorGuard {
+    /// `planned` is the number of rollouts of the whole run.
+    pub(crate) fn new(limit: ErrorLimit, planned: u64) -> Self {
+        let window = ErrorWindow::new(limit.window, planned);
+        Self { max_rate: limit.max_rate, window, last: String::new() }
+    }
+
+    /// Takes in one outcome.
+    pub(crate) fn enter(&mut self, outcome: &Outcome) -> Result<(), RolloutError> {
+        let failed = match outcome {
+            Outcome::Dropped(dropped) if dropped.reason.is_failure() => {
+                tracing::debug!(rollout = %dropped.rollout, reason = dropped.reason.label(), "{}", dropped.detail);
+                self.last.clone_from(&dropped.detail);
+                true
+            }
+            _ => false,
+        };
+        self.window.push(failed);
+        match self.window.rate() {
+            Some(rate) if rate > self.max_rate => Err(RolloutError::ErrorRate {
+                rate,
+                window: self.window.size(),
+                max: self.max_rate,
+                last: self.last.clone(),
+            }),
+            _ => Ok(()),
+        }
+    }
 }

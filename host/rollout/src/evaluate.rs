@@ -1,13 +1,14 @@
 //! Evaluation: pass@1 and the unbiased pass@k on prompts that are not trained on.
 
 use crate::episode::{Driver, Stream};
-use crate::error::RolloutError;
+use crate::error::{ErrorGuard, RolloutError};
 use crate::prompts::Prompts;
-use futures_util::stream::{self, StreamExt, TryStreamExt};
+use futures_util::stream::{self, StreamExt};
 use molt_core::ids::{GroupId, RolloutId};
 use molt_core::outcome::{Group, Outcome};
 use molt_core::passk::pass_at_k;
 use molt_core::trajectory::Reward;
+use molt_core::window::ErrorLimit;
 use molt_generator::Generator;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -56,29 +57,32 @@ pub struct EvalRow {
 /// Seeds derive from the run's seed, the prompt's place and the sample alone, apart from those of training.
 ///
 /// # Errors
-/// If the generator stopped, or a k is not from 1 to `samples`.
+/// If the generator stopped, too many rollouts failed, or a k is not from 1 to `samples`.
 pub async fn evaluate<G: Generator>(
     driver: &Driver<G>,
     prompts: &Prompts,
     samples: u32,
     ks: &[u32],
+    errors: ErrorLimit,
 ) -> Result<EvalReport, RolloutError> {
     if let Some(&k) = [1].iter().chain(ks).find(|k| pass_at_k(samples, 0, **k).is_none()) {
         return Err(RolloutError::PassAtK { k, samples });
     }
     // Numbers and not rows go into the stream: a closure over borrowed rows could not be sent between threads.
     let rollouts = (0..prompts.rows.len()).flat_map(|row| (0..samples).map(move |member| (row, member)));
-    let mut outcomes: Vec<(RolloutId, Outcome)> =
-        stream::iter(rollouts)
-            .map(|(row, member)| {
-                let id = RolloutId { group: GroupId(row as u64), member };
-                async move {
-                    Ok::<_, RolloutError>((id, driver.outcome(Stream::Eval, id, &prompts.rows[row]).await?))
-                }
-            })
-            .buffer_unordered(IN_FLIGHT)
-            .try_collect()
-            .await?;
+    let mut rollouts = stream::iter(rollouts)
+        .map(|(row, member)| {
+            let id = RolloutId { group: GroupId(row as u64), member };
+            async move { (id, driver.outcome(Stream::Eval, id, &prompts.rows[row]).await) }
+        })
+        .buffer_unordered(IN_FLIGHT);
+    let mut guard = ErrorGuard::new(errors, prompts.rows.len() as u64 * u64::from(samples));
+    let mut outcomes: Vec<(RolloutId, Outcome)> = Vec::new();
+    while let Some((id, outcome)) = rollouts.next().await {
+        let outcome = outcome?;
+        guard.enter(&outcome)?;
+        outcomes.push((id, outcome));
+    }
     outcomes.sort_by_key(|(id, _)| *id);
     let mut outcomes = outcomes.into_iter().map(|(_, outcome)| outcome);
     let groups = prompts.rows.iter().enumerate().map(|(row, task)| Group {

@@ -16,23 +16,29 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
+/// The end of a pool: the rollouts that are in no batch, and whether the data ended.
+type Ended = (Vec<Dropped>, Result<(), RolloutError>);
+
 /// The trainer's end of a pool.
 pub(crate) struct Handle {
-    batches: mpsc::Receiver<Batch>,
+    batches: mpsc::UnboundedReceiver<Batch>,
     /// Batches published so far.
     published: watch::Sender<u64>,
     /// None once the pool has ended and its result was taken.
-    pool: Option<AbortOnDropHandle<Result<Vec<Dropped>, RolloutError>>>,
+    pool: Option<AbortOnDropHandle<Ended>>,
 }
 
 impl Handle {
-    /// The next batch, or None at the end, with the rollouts that are in no batch added to `unshipped`.
+    /// The next batch, or None or an error at the end, with the dropped rollouts that are in no batch added to
+    /// `unshipped`.
     pub(crate) async fn next(&mut self, unshipped: &mut Vec<Dropped>) -> Result<Option<Batch>, RolloutError> {
         if let Some(batch) = self.batches.recv().await {
             return Ok(Some(batch));
         }
         if let Some(pool) = self.pool.take() {
-            unshipped.append(&mut pool.await??);
+            let (mut dropped, ended) = pool.await?;
+            unshipped.append(&mut dropped);
+            ended?;
         }
         Ok(None)
     }
@@ -44,8 +50,8 @@ impl Handle {
 
 /// Starts a pool on the current runtime.
 pub(crate) fn start<G: Generator>(driver: Arc<Driver<G>>, plan: Plan, queue_size: usize) -> Handle {
-    // The ledger ships no more batches than this ahead of the trainer, so sending never waits.
-    let (sender, batches) = mpsc::channel(queue_size + 1);
+    // The ledger bounds it: no more than `queue_size + 1` batches are shipped and not published.
+    let (sender, batches) = mpsc::unbounded_channel();
     let (published, updates) = watch::channel(0);
     let pool = tokio::spawn(run(driver, plan, queue_size, sender, updates));
     Handle { batches, published, pool: Some(AbortOnDropHandle::new(pool)) }
@@ -55,11 +61,23 @@ async fn run<G: Generator>(
     driver: Arc<Driver<G>>,
     plan: Plan,
     queue_size: usize,
-    batches: mpsc::Sender<Batch>,
-    mut updates: watch::Receiver<u64>,
-) -> Result<Vec<Dropped>, RolloutError> {
-    let mut ledger = Ledger::new(plan.groups(), plan.batch_size, queue_size);
+    batches: mpsc::UnboundedSender<Batch>,
+    updates: watch::Receiver<u64>,
+) -> Ended {
     let mut book = Book::new(&plan);
+    let ended = stream(driver, plan, queue_size, batches, updates, &mut book).await;
+    (book.dropped, ended)
+}
+
+async fn stream<G: Generator>(
+    driver: Arc<Driver<G>>,
+    plan: Plan,
+    queue_size: usize,
+    batches: mpsc::UnboundedSender<Batch>,
+    mut updates: watch::Receiver<u64>,
+    book: &mut Book,
+) -> Result<(), RolloutError> {
+    let mut ledger = Ledger::new(plan.groups(), plan.batch_size, queue_size);
     let mut feed = Feed::new(plan);
     let mut tasks = JoinSet::new();
     let mut waiting: BTreeMap<GroupId, Group> = BTreeMap::new();
@@ -70,7 +88,7 @@ async fn run<G: Generator>(
         }
         if let Some(ids) = ledger.ship() {
             let groups = ids.iter().filter_map(|id| waiting.remove(id)).collect();
-            if batches.send(book.batch(groups)).await.is_err() {
+            if batches.send(book.batch(groups)).is_err() {
                 break;
             }
             continue;
@@ -99,5 +117,5 @@ async fn run<G: Generator>(
             }
         }
     }
-    Ok(book.dropped)
+    Ok(())
 }

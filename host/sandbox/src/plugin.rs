@@ -18,6 +18,12 @@ use crate::limit::{MemoryLimit, Meter, OutOfTime, watch};
 use crate::log::Log;
 use crate::refuse::Denied;
 
+/// Random bytes that a guest may ask for at once: the host allocates them before they reach guest memory.
+const RANDOM_BYTES: u64 = 1 << 20;
+
+/// Handles that an instance may hold at a time; the host keeps what is behind each.
+const HANDLES: usize = 10_000;
+
 /// What a call is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
@@ -68,6 +74,7 @@ impl Plugin {
             .secure_random(ChaCha12Rng::seed_from_u64(seed))
             .insecure_random(ChaCha12Rng::seed_from_u64(!seed))
             .insecure_random_seed(u128::from(seed))
+            .max_random_size(RANDOM_BYTES)
             .wall_clock(clock.clone())
             .build();
         let memory = MemoryLimit::new(self.limits.memory_mib);
@@ -76,6 +83,7 @@ impl Plugin {
         let mut store = Store::new(&self.engine, data);
         store.limiter(|data| &mut data.memory);
         store.set_hostcall_fuel(kib(self.limits.output_kib));
+        store.set_max_component_handles(HANDLES);
         watch(&mut store, Duration::from_millis(self.limits.cpu_ms));
         store
     }
@@ -87,6 +95,8 @@ impl Plugin {
         rollout: Option<RolloutId>,
         call: impl AsyncFnOnce(&mut Store<Data>) -> wasmtime::Result<T>,
     ) -> Result<T, Failure> {
+        // A growth that an earlier call of the instance did without does not explain a failure of this one.
+        store.data_mut().memory.refused = false;
         let meter = store.data().meter.clone();
         let result = meter.measure(call(&mut *store)).await;
         result.map_err(|error| self.failure(rollout, self.cause(&error, store.data()), Some(store.data())))

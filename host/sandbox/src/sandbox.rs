@@ -34,6 +34,9 @@ const EPISODES: u32 = 1024;
 /// the other.
 const CALLS: u32 = 256;
 
+/// Room for instances that are being taken down: their slot is free a moment earlier.
+const SPARE: u32 = 128;
+
 /// Runs plugins. Clones share everything.
 #[derive(Clone)]
 pub struct Sandbox {
@@ -181,11 +184,12 @@ fn engine(cache: Option<Cache>) -> Result<Engine, LoadError> {
 
 /// Room for all instances that may be alive at a time, reserved and not yet used.
 fn pool() -> PoolingAllocationConfig {
-    let instances = EPISODES + CALLS;
+    let instances = EPISODES + CALLS + SPARE;
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(instances)
         .total_stacks(instances)
-        .total_core_instances(4 * instances)
+        // Only counted, not reserved, so that components of many modules can be alive together too.
+        .total_core_instances(CORE_INSTANCES as u32 * instances)
         .total_memories(2 * instances)
         .total_tables(4 * instances)
         .max_core_instances_per_component(CORE_INSTANCES as u32)

@@ -29,6 +29,10 @@ pub enum TrainError {
          found {samples}"
     )]
     NeedsGroup { estimator: String, samples: u32 },
+    #[error(
+        "libtorch gave up: {0}; if memory ran out, lower train.micro_batch_tokens or sft.micro_batch_tokens"
+    )]
+    Tensors(String),
     #[error("no advantages for step {step}")]
     Estimator { step: u64, source: Box<Failure> },
     #[error(transparent)]

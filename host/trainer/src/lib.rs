@@ -12,3 +12,4 @@ pub mod sft;
 pub mod step;
 
 pub use error::TrainError;
+pub use save::End;

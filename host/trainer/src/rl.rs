@@ -5,7 +5,7 @@ use crate::error::TrainError;
 use crate::loss::PolicyLoss;
 use crate::optim::Update;
 use crate::report::{Step, Summary, Times, markdown};
-use crate::save::{End, conclude, save_model};
+use crate::save::{End, conclude, guarded, save_model};
 use crate::step::{Learner, PolicySums};
 use molt_core::outcome::{Dropped, Group};
 use molt_core::settings::TrainSettings;
@@ -40,7 +40,7 @@ pub struct HeldOut<G: Generator> {
 }
 
 /// Runs to the end of the data, or to `train.max_steps`, and saves the model to `model/` in the run directory.
-/// Returns what `summary.json` holds. A run that fails says in its directory why, and what it reached.
+/// Returns what `summary.json` holds, and whether the run was interrupted by `stop`. A run that fails says in its directory why, and what it reached.
 /// When `stop` is cancelled the run ends before its next batch, with the model saved as it is.
 ///
 /// Blocks the calling thread, which does all tensor work; rollouts go on in `runtime` meanwhile.
@@ -52,13 +52,13 @@ pub fn train<G: Generator>(
     run_dir: &mut RunDir,
     runtime: &Handle,
     stop: &CancellationToken,
-) -> Result<Summary, TrainError> {
+) -> Result<(Summary, End), TrainError> {
     let started = Instant::now();
     let mut summary = Summary::new(training.settings.run.seed);
-    let result = run(training, run_dir, runtime, stop, &mut summary);
+    let result = guarded(|| run(training, run_dir, runtime, stop, &mut summary));
     summary.wall_s = started.elapsed().as_secs_f64();
-    conclude(run_dir, result, &summary)?;
-    Ok(summary)
+    let end = conclude(run_dir, result, &summary)?;
+    Ok((summary, end))
 }
 
 fn run<G: Generator>(
@@ -74,13 +74,13 @@ fn run<G: Generator>(
     let mut learner = Learner::new(
         decoder,
         &settings.optim,
-        planned * settings.train.steps_per_batch as u64,
+        planned.saturating_mul(settings.train.steps_per_batch as u64),
         settings.train.micro_batch_tokens,
         settings.rollout.temperature,
     );
     let progress = Progress::new(Some(planned), "train");
     let eval = |run_dir: &mut RunDir, step| match &held_out {
-        Some(held_out) => evaluate_held_out(held_out, &settings, run_dir, step, &progress, runtime).map(Some),
+        Some(held_out) => evaluate_held_out(held_out, &settings, run_dir, step, &progress, (runtime, stop)),
         None => Ok(None),
     };
     if settings.train.eval_at_start {
@@ -109,7 +109,16 @@ fn run<G: Generator>(
             end = End::Interrupted;
             break;
         };
-        let Some(batch) = next? else { break };
+        let batch = match next {
+            Ok(Some(batch)) => batch,
+            Ok(None) => break,
+            Err(error) => {
+                record_dropped(&batches.take_dropped(), summary, run_dir)?;
+                // What was learned until here is not lost with the rollouts.
+                save_model(learner.decoder(), &settings.model, &run_dir.path().join("model"))?;
+                return Err(error.into());
+            }
+        };
         record_dropped(&batch.dropped, summary, run_dir)?;
         let step = summary.steps + 1;
         let version = learner.version();
@@ -177,25 +186,29 @@ fn run<G: Generator>(
         summary.held_out_accuracy_after = eval(run_dir, summary.steps)?;
     }
     progress.done();
-    Ok(end)
+    // An evaluation that was asked to stop gave no accuracy.
+    Ok(if stop.is_cancelled() { End::Interrupted } else { end })
 }
 
-/// The held-out accuracy under the generator's weights, logged as the metrics of `step`.
+/// The held-out accuracy under the generator's weights, logged as the metrics of `step`. None if `stop` came first.
 fn evaluate_held_out<G: Generator>(
     held_out: &HeldOut<G>,
     settings: &TrainSettings,
     run_dir: &mut RunDir,
     step: u64,
     progress: &Progress,
-    runtime: &Handle,
-) -> Result<f64, TrainError> {
+    (runtime, stop): (&Handle, &CancellationToken),
+) -> Result<Option<f64>, TrainError> {
     let clock = Instant::now();
-    let report = runtime.block_on(evaluate(
-        &held_out.driver,
-        &held_out.prompts,
-        settings.eval.samples,
-        &settings.eval.k,
-    ))?;
+    let (samples, ks, errors) = (settings.eval.samples, &settings.eval.k, settings.plugins.error_limit());
+    let report = runtime.block_on(async {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => None,
+            report = evaluate(&held_out.driver, &held_out.prompts, samples, ks, errors) => Some(report),
+        }
+    });
+    let Some(report) = report.transpose()? else { return Ok(None) };
     let accuracy = report.pass_at.get(&1).copied().unwrap_or(0.0);
     let mut metrics: BTreeMap<String, f64> =
         report.pass_at.iter().map(|(k, share)| (format!("eval/pass@{k}"), *share)).collect();
@@ -207,7 +220,7 @@ fn evaluate_held_out<G: Generator>(
     }
     run_dir.metrics(step, &metrics)?;
     progress.note(&format!("held-out accuracy at step {step}: {:.1}%", 100.0 * accuracy));
-    Ok(accuracy)
+    Ok(Some(accuracy))
 }
 
 /// Counts rollouts that were dropped, and writes down why.
@@ -234,15 +247,13 @@ fn plan(settings: &TrainSettings, prompts: Arc<Prompts>, needs_group: bool) -> P
         batch_size: settings.rollout.batch_size,
         samples: settings.rollout.samples_per_prompt,
         min_finished: if needs_group { 2 } else { 1 },
-        max_error_rate: settings.plugins.max_error_rate,
-        error_window: settings.plugins.error_window,
+        errors: settings.plugins.error_limit(),
     }
 }
 
 /// Batches that the run has if no group is dropped.
 fn batches_planned(settings: &TrainSettings, plan: &Plan) -> u64 {
-    let groups = plan.prompts.rows.len() as u64 * plan.passes;
-    let batches = groups.div_ceil(plan.batch_size.max(1) as u64);
+    let batches = plan.groups().div_ceil(plan.batch_size.max(1) as u64);
     settings.train.max_steps.map_or(batches, |max| max.min(batches))
 }
 

@@ -6,6 +6,7 @@ use molt_model::{Chat, Decoder};
 use molt_observe::RunDir;
 use serde::Serialize;
 use std::error::Error;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 /// Writes weights, configuration, tokenizer and chat template to `dir`, as a directory that can be loaded again.
@@ -21,7 +22,7 @@ pub(crate) fn save_model(decoder: &Decoder, model: &settings::Model, dir: &Path)
 
 /// How a run came to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub enum End {
     /// The data ended, or the steps.
     Finished,
     /// Somebody asked it to stop.
@@ -47,13 +48,25 @@ pub(crate) fn conclude(
     result
 }
 
-/// An error and its causes in one line.
+/// Runs tensor work; a panic of libtorch, such as memory that runs out, becomes an error of the run.
+pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T, TrainError>) -> Result<T, TrainError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
+        Err(TrainError::Tensors(text.lines().next().unwrap_or_default().to_owned()))
+    })
+}
+
+/// An error and its causes in one line, without those that the one before already tells.
 fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
+        let told = error.to_string();
+        if !text.ends_with(&told) {
+            text.push_str(": ");
+            text.push_str(&told);
+        }
         cause = error.source();
     }
     text

@@ -3,7 +3,7 @@
 use crate::conversations::Conversation;
 use crate::error::TrainError;
 use crate::report::{Metrics, thousands};
-use crate::save::{End, conclude, save_model};
+use crate::save::{End, conclude, guarded, save_model};
 use crate::step::{Learner, Row};
 use molt_core::seed::{Purpose, derive, permutation};
 use molt_core::settings::SftSettings;
@@ -31,7 +31,7 @@ pub struct SftSummary {
 }
 
 /// Trains `decoder` on the conversations and saves the model to `model/` in the run directory. Returns what
-/// `summary.json` holds. A run that fails says in its directory why, and what it reached.
+/// `summary.json` holds, and whether `stop` ended the run. A run that fails says in its directory why, and what it reached.
 /// When `stop` is cancelled the run ends before its next step, with the model saved as it is.
 pub fn train(
     settings: &SftSettings,
@@ -39,14 +39,14 @@ pub fn train(
     conversations: &Rows<Conversation>,
     run_dir: &mut RunDir,
     stop: &CancellationToken,
-) -> Result<SftSummary, TrainError> {
+) -> Result<(SftSummary, End), TrainError> {
     let started = Instant::now();
     let (rows, skipped) = (conversations.rows.len(), conversations.skipped);
     let mut summary = SftSummary { seed: settings.run.seed, rows, skipped, ..SftSummary::default() };
-    let result = run(settings, decoder, &conversations.rows, run_dir, stop, &mut summary);
+    let result = guarded(|| run(settings, decoder, &conversations.rows, run_dir, stop, &mut summary));
     summary.wall_s = started.elapsed().as_secs_f64();
-    conclude(run_dir, result, &summary)?;
-    Ok(summary)
+    let end = conclude(run_dir, result, &summary)?;
+    Ok((summary, end))
 }
 
 fn run(
@@ -58,7 +58,7 @@ fn run(
     summary: &mut SftSummary,
 ) -> Result<End, TrainError> {
     let sft = &settings.sft;
-    let planned = sft.passes * rows.len().div_ceil(sft.batch_size) as u64;
+    let planned = sft.passes.saturating_mul(rows.len().div_ceil(sft.batch_size) as u64);
     let planned = sft.max_steps.map_or(planned, |max| max.min(planned));
     let mut learner = Learner::new(decoder, &settings.optim, planned, sft.micro_batch_tokens, 1.0);
     let progress = Progress::new(Some(planned), "sft");

@@ -132,16 +132,19 @@ fn transfer(pip: &Path, url: &str, wheel: &Wheel, part: &Path) -> Result<String>
         .stderr(Stdio::piped())
         .spawn()
         .context("cannot start python3")?;
+    let mut stderr = child.stderr.take().context("cannot read what python3 says")?;
+    // Read meanwhile: a child that has filled its pipe would wait for ever.
+    let reader = std::thread::spawn(move || {
+        let mut said = Vec::new();
+        stderr.read_to_end(&mut said).map(|_| said)
+    });
     while child.try_wait().context("cannot wait for python3")?.is_none() {
         std::thread::sleep(Duration::from_millis(100));
         bar.set_position(length(part));
     }
     bar.finish_and_clear();
-    let mut said = String::new();
-    if let Some(mut stderr) = child.stderr.take() {
-        stderr.read_to_string(&mut said).context("cannot read what python3 said")?;
-    }
-    Ok(said.trim().to_owned())
+    let said = reader.join().ok().and_then(Result::ok).unwrap_or_default();
+    Ok(String::from_utf8_lossy(&said).trim().to_owned())
 }
 
 /// Where the pinned file lies, asked of pip; nothing is downloaded or installed.

@@ -56,7 +56,7 @@ fn run(arguments: Vec<String>) -> Result<ExitCode> {
         "setup" => setup::setup().map(|_| ExitCode::SUCCESS),
         "plugins" => {
             let place = setup::setup()?;
-            plugins::build(&place).map(|_| ExitCode::SUCCESS)
+            plugins::build(&place).map(|()| ExitCode::SUCCESS)
         }
         "smollm2" => {
             println!("{}", smollm2::model(&setup::setup()?)?.display());

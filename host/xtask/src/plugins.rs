@@ -9,7 +9,7 @@ use crate::setup::WASM_TARGET;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Plugin {
@@ -20,8 +20,8 @@ pub(crate) struct Plugin {
     test_fixture: bool,
 }
 
-/// One cargo call for all of them; returns the folder of those that ship.
-pub(crate) fn build(cache: &Cache) -> Result<PathBuf> {
+/// One cargo call for all of them; those that ship land in `plugins`, fixtures of tests in `plugins-test`.
+pub(crate) fn build(cache: &Cache) -> Result<()> {
     let plugins = find(&metadata()?)?;
     if plugins.is_empty() {
         bail!("no workspace package has `plugin = true` in [package.metadata.molt]");
@@ -36,7 +36,7 @@ pub(crate) fn build(cache: &Cache) -> Result<PathBuf> {
         let folder = cache.target().join(if plugin.test_fixture { "plugins-test" } else { "plugins" });
         install(&built.join(format!("{}.wasm", plugin.library)), &folder, &plugin.name)?;
     }
-    Ok(cache.target().join("plugins"))
+    Ok(())
 }
 
 /// The names of the components that ship.

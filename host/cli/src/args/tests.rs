@@ -106,7 +106,7 @@ fn all_problems_are_told_at_once() {
         "error: these settings cannot be used\n  \
          because model.path is required: a Hugging Face model directory\n  \
          because data.prompts is required: a file with one JSON object per line\n  \
-         because rollout.temperature is 0, but must be above 0\n  \
+         because rollout.temperature is 0, but must be from 0.01 to 100\n  \
          because algo.importance is none, but with train.async_queue_size 1 tokens of older weights are trained, \
          which needs a correction: use algo.importance sampled, or train.sync with train.steps_per_batch 1\n  \
          help: `molt train --help` lists every setting"

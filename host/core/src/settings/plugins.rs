@@ -1,5 +1,6 @@
 //! Where plugins are looked for, and what they may use.
 
+use crate::window::ErrorLimit;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -10,7 +11,8 @@ use std::path::PathBuf;
 pub struct Plugins {
     /// Directories to look for plugins in, before the standard ones.
     pub path: Vec<PathBuf>,
-    /// The run stops when more than this share of the last `error_window` rollouts failed in a plugin.
+    /// The run stops when more than this share of the last `error_window` rollouts failed in a plugin, or were
+    /// not scored by any.
     pub max_error_rate: f64,
     /// How many of the latest rollouts the error rate is taken over.
     pub error_window: usize,
@@ -67,6 +69,11 @@ pub struct LimitOverrides {
 }
 
 impl Plugins {
+    /// When failing rollouts end the run.
+    pub fn error_limit(&self) -> ErrorLimit {
+        ErrorLimit { max_rate: self.max_error_rate, window: self.error_window }
+    }
+
     /// The limits of the plugin called `name`.
     pub fn limits_of(&self, name: &str) -> Limits {
         let (all, one) = (self.limits, self.only.get(name).copied().unwrap_or_default());

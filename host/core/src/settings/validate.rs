@@ -101,7 +101,9 @@ impl EvalSettings {
         name(&mut found, "data.prompt_key", &self.data.prompt_key);
         name(&mut found, "data.label_key", &self.data.label_key);
         self.agent.check(&mut found);
-        self.reward.check(&mut found);
+        if let Some(plugin) = &self.reward.name {
+            name(&mut found, "reward.name", plugin);
+        }
         self.plugins.check(&mut found);
         self.generator.check(&mut found);
         if self.eval.prompts.is_none() {
@@ -136,7 +138,9 @@ impl Reward {
         if let Some(plugin) = &self.name {
             name(found, "reward.name", plugin);
         }
-        number(found, "reward.lowest", self.lowest, f64::is_finite, "a finite number");
+        // Estimators see rewards as f32.
+        let finite = |x: f64| (x as f32).is_finite();
+        number(found, "reward.lowest", self.lowest, finite, "a finite number of 32 bits");
     }
 }
 
@@ -167,7 +171,13 @@ impl Rollout {
         count(found, "rollout.batch_size", self.batch_size as u64);
         count(found, "rollout.samples_per_prompt", self.samples_per_prompt.into());
         // At temperature 0 a token has no probability to take a gradient of.
-        number(found, "rollout.temperature", self.temperature, |t| t > 0.0, "above 0");
+        number(
+            found,
+            "rollout.temperature",
+            self.temperature,
+            |t| (0.01..=100.0).contains(&t),
+            "from 0.01 to 100",
+        );
         count(found, "rollout.max_new_tokens", self.max_new_tokens as u64);
         context(found, "rollout.max_context", self.max_context);
         stops(found, "rollout.stop", &self.stop);
@@ -231,7 +241,8 @@ impl Eval {
                 say(found, "eval.k", sentence);
             }
         }
-        number(found, "eval.temperature", self.temperature, |t| t >= 0.0, "at least 0");
+        let sampled = |t: f64| t == 0.0 || (0.01..=100.0).contains(&t);
+        number(found, "eval.temperature", self.temperature, sampled, "0, or from 0.01 to 100");
         number(found, "eval.top_p", self.top_p, |p| p > 0.0 && p <= 1.0, "above 0 and at most 1");
         count(found, "eval.max_new_tokens", self.max_new_tokens as u64);
         context(found, "eval.max_context", self.max_context);

@@ -3,6 +3,7 @@
 use crate::scripted::*;
 use molt_core::ids::WeightVersion;
 use molt_core::outcome::{DropReason, Dropped};
+use molt_core::window::ErrorLimit;
 use molt_generator::GeneratorError;
 use molt_rollout::{Batch, Batches, Driver, Plan, RolloutError};
 use std::collections::BTreeMap;
@@ -85,9 +86,10 @@ async fn no_token_is_older_than_the_queue_allows() {
                 all(&driver, &mut Batches::streaming(driver.clone(), plan.clone(), queue_size)).await;
             assert_accounted(&plan, &batches, &rest);
             for (version, batch) in batches.iter().enumerate() {
-                let oldest =
-                    batch.groups.iter().flat_map(|group| group.finished()).filter_map(|t| t.oldest_version());
-                let staleness = version as u64 - oldest.min().unwrap().0;
+                let rollouts = batch.groups.iter().flat_map(|group| group.finished());
+                let actions = rollouts.flat_map(|t| &t.segments).flat_map(|segment| segment.actions());
+                let oldest = actions.map(|action| action.version.0).min();
+                let staleness = version as u64 - oldest.unwrap();
                 assert!(staleness <= queue_size as u64, "queue {queue_size}, batch {version}: {staleness}");
                 *ahead.entry(staleness).or_insert(0) += 1;
             }
@@ -133,7 +135,7 @@ async fn hostile_plugins_are_counted_and_the_run_goes_on() {
 #[tokio::test]
 async fn past_the_error_rate_the_run_stops_with_the_last_failure() {
     for streaming in [false, true] {
-        let plan = Plan { max_error_rate: 0.5, error_window: 8, ..plan(prompts(40, |_| true), 3) };
+        let plan = Plan { errors: ErrorLimit { max_rate: 0.5, window: 8 }, ..plan(prompts(40, |_| true), 3) };
         let driver = salted(0, driver(single_turn(), hostile(), |_, _| "trap".into()));
         let mut batches = match streaming {
             true => Batches::streaming(driver, plan, 1),
@@ -143,13 +145,16 @@ async fn past_the_error_rate_the_run_stops_with_the_last_failure() {
         let RolloutError::ErrorRate { rate, window, max, last } = &error else { panic!("{error}") };
         assert_eq!((*rate, *window, *max), (1.0, 8, 0.5));
         assert!(last.contains("hostile") && last.contains("crashed"), "{last}");
-        assert!(error.to_string().starts_with("8 of the last 8 rollouts failed in a plugin"), "{error}");
+        assert!(error.to_string().starts_with("8 of the last 8 rollouts failed, more than"), "{error}");
+        let dropped = batches.take_dropped();
+        assert!(dropped.len() >= 8, "{dropped:?}");
+        assert!(dropped.iter().all(|dropped| dropped.reason == DropReason::Plugin("trap")), "{dropped:?}");
     }
 }
 
 #[tokio::test]
 async fn a_run_shorter_than_the_window_is_judged_at_its_end() {
-    let plan = Plan { max_error_rate: 0.5, error_window: 1000, ..plan(prompts(4, |_| true), 2) };
+    let plan = Plan { errors: ErrorLimit { max_rate: 0.5, window: 1000 }, ..plan(prompts(4, |_| true), 2) };
     let driver = salted(0, driver(single_turn(), exact_match(), answer));
     let error = Batches::streaming(driver, plan, 1).next().await.unwrap_err();
     assert!(matches!(error, RolloutError::ErrorRate { window: 12, .. }), "{error}");

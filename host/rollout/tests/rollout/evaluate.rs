@@ -3,6 +3,7 @@
 use crate::scripted::*;
 use molt_core::passk::pass_at_k;
 use molt_core::seed::{Purpose, derive};
+use molt_core::window::ErrorLimit;
 use molt_rollout::{Prompts, RolloutError, evaluate};
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ fn answer(last: &str, seed: u64) -> String {
 async fn pass_at_k_is_over_all_rows_and_a_dropped_rollout_is_not_solved() {
     let driver = driver(single_turn(), exact_match(), answer);
     let prompts = prompts(20, |n| n == 3);
-    let report = evaluate(&driver, &prompts, 4, &[2, 4]).await.unwrap();
+    let report = evaluate(&driver, &prompts, 4, &[2, 4], LENIENT).await.unwrap();
     let solved = |row: usize| {
         let right = |sample| {
             let seed = derive(5, Purpose::Eval { row: row as u64, sample, turn: 0 });
@@ -46,7 +47,10 @@ async fn the_order_in_which_rollouts_end_changes_nothing() {
         let prompts = prompts(30, |_| false);
         // As a task of its own, which the trainer makes of it.
         reports.push(
-            tokio::spawn(async move { evaluate(&driver, &prompts, 3, &[]).await }).await.unwrap().unwrap(),
+            tokio::spawn(async move { evaluate(&driver, &prompts, 3, &[], LENIENT).await })
+                .await
+                .unwrap()
+                .unwrap(),
         );
     }
     assert!(reports.iter().all(|report| *report == reports[0]));
@@ -55,9 +59,17 @@ async fn the_order_in_which_rollouts_end_changes_nothing() {
 #[tokio::test]
 async fn a_k_beyond_the_samples_is_refused() {
     let driver = driver(single_turn(), exact_match(), answer);
-    let error = evaluate(&driver, &prompts(1, |_| false), 2, &[1, 3]).await.unwrap_err();
+    let error = evaluate(&driver, &prompts(1, |_| false), 2, &[1, 3], LENIENT).await.unwrap_err();
     assert!(matches!(error, RolloutError::PassAtK { k: 3, samples: 2 }), "{error}");
     let none = Prompts { rows: vec![], skipped: 0 };
-    let report = evaluate(&driver, &none, 2, &[]).await.unwrap();
+    let report = evaluate(&driver, &none, 2, &[], LENIENT).await.unwrap();
     assert!(report.pass_at.is_empty() && report.mean_reward.is_none());
+}
+
+#[tokio::test]
+async fn a_grader_that_fails_too_often_ends_it() {
+    let driver = driver(single_turn(), hostile(), |_, _| "trap".into());
+    let limit = ErrorLimit { max_rate: 0.5, window: 6 };
+    let error = evaluate(&driver, &prompts(10, |_| true), 2, &[], limit).await.unwrap_err();
+    assert!(matches!(error, RolloutError::ErrorRate { window: 6, .. }), "{error}");
 }

@@ -5,6 +5,7 @@ use molt_core::ids::WeightVersion;
 use molt_core::sampling::{Finish, Sampling};
 use molt_core::settings::Limits;
 use molt_core::trajectory::Sampled;
+use molt_core::window::ErrorLimit;
 use molt_generator::{Generation, Generator, GeneratorError, Request, WeightUpdate};
 use molt_model::Chat;
 use molt_rollout::{Driver, Plan, Prompts, TurnSettings};
@@ -171,6 +172,9 @@ pub(crate) fn prompts(count: usize, unlabelled: impl Fn(usize) -> bool) -> Arc<P
     Arc::new(Prompts { rows: (0..count).map(row).collect(), skipped: 0 })
 }
 
+/// No share of failures ends a run.
+pub(crate) const LENIENT: ErrorLimit = ErrorLimit { max_rate: 1.0, window: 16 };
+
 pub(crate) fn plan(prompts: Arc<Prompts>, batch_size: usize) -> Plan {
     Plan {
         prompts,
@@ -180,8 +184,7 @@ pub(crate) fn plan(prompts: Arc<Prompts>, batch_size: usize) -> Plan {
         batch_size,
         samples: 3,
         min_finished: 2,
-        max_error_rate: 1.0,
-        error_window: 16,
+        errors: LENIENT,
     }
 }
 

@@ -110,7 +110,7 @@ pub(crate) fn run<G: Generator>(
     };
     let mut run_dir = RunDir::create(dir, "train").unwrap();
     let result = train(training, &mut run_dir, runtime.handle(), stop);
-    (result, run_dir.path().to_owned())
+    (result.map(|(summary, _)| summary), run_dir.path().to_owned())
 }
 
 pub(crate) fn json(path: &Path) -> Value {

@@ -30,6 +30,9 @@ impl Episode for GuessNumber {
         }
         self.range = low..=high;
         self.guesses = column(&self.task, "guesses", 10)?;
+        if self.guesses == 0 {
+            return Err("column guesses is 0, but at least 1 is needed".into());
+        }
         self.hidden = match self.task.label.as_deref().map(str::trim) {
             Some(label) => {
                 label.parse().map_err(|_| format!("the label is {label:?}, not a whole number"))?
@@ -162,6 +165,7 @@ mod tests {
             (Some("101"), vec![]),
             (None, vec![("low", "5"), ("high", "4")]),
             (None, vec![("guesses", "-1")]),
+            (None, vec![("guesses", "0")]),
         ] {
             assert!(GuessNumber::new(task(label, &fields)).reset().is_err(), "{label:?} {fields:?}");
         }
