@@ -148,7 +148,7 @@ fn each_rule_refuses_what_it_is_for() {
     let cases: &[(&[(&str, &str)], &str)] = &[
         (&[("train.sync", "true"), ("train.async_queue_size", "2")], "train.sync cannot go with"),
         (&[("rollout.temperature", "0")], "rollout.temperature is 0, but must be from 0.01 to 100"),
-        (&[("eval.temperature", "1e-50")], "eval.temperature is 1e-50, but must be 0, or from 0.01 to 100"),
+        (&[("eval.temperature", "0.001")], "eval.temperature is 0.001, but must be 0, or from 0.01 to 100"),
         (&[("optim.lr", "nan")], "optim.lr is NaN, but must be above 0"),
         (&[("eval.top_p", "0")], "eval.top_p is 0, but must be above 0 and at most 1"),
         (&[("eval.k", "2")], "eval.k holds 2, but each k is from 1 to eval.samples, which is 1"),
