@@ -6,7 +6,9 @@ use serde_json::{Map, Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
+use time::OffsetDateTime;
+use time::macros::format_description;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Model {
@@ -103,8 +105,9 @@ fn run_dir(options: &Options) -> Result<PathBuf> {
     let chosen = match &options.run_dir {
         Some(path) => path.clone(),
         None => {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
-            process::workspace_root().join("runs").join(format!("demo-{}", utc(now.as_secs())))
+            let format = format_description!("[year][month][day]-[hour][minute][second]");
+            let now = OffsetDateTime::now_utc().format(&format).context("the time cannot be written")?;
+            process::workspace_root().join("runs").join(format!("demo-{now}"))
         }
     };
     let path = std::path::absolute(&chosen).with_context(|| format!("{} is no path", chosen.display()))?;
@@ -141,26 +144,6 @@ fn report(summary: &Value, run_dir: &Path, wall: String) -> String {
         run_dir.join("summary.json").display(),
         run_dir.join("rl/model").display(),
     )
-}
-
-/// Seconds since 1970 as `20260704-131415`, by the civil calendar.
-fn utc(seconds: u64) -> String {
-    let (mut days, second) = (seconds / 86_400, seconds % 86_400);
-    let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-    let mut year = 1970;
-    while days >= 365 + u64::from(leap(year)) {
-        days -= 365 + u64::from(leap(year));
-        year += 1;
-    }
-    let mut month = 1;
-    for length in [31, 28 + u64::from(leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30] {
-        if days < length {
-            break;
-        }
-        days -= length;
-        month += 1;
-    }
-    format!("{year}{month:02}{:02}-{:02}{:02}{:02}", days + 1, second / 3600, second / 60 % 60, second % 60)
 }
 
 #[cfg(test)]
@@ -207,19 +190,5 @@ mod tests {
         );
         let error = summarise(r#"{"held_out_accuracy_before":0.4}"#, 1.0).expect_err("incomplete");
         assert!(error.to_string().contains("held_out_accuracy_after"), "{error}");
-    }
-
-    #[test]
-    fn times_are_utc() {
-        // From `date -u -d @N +%Y%m%d-%H%M%S`.
-        for (seconds, text) in [
-            (0, "19700101-000000"),
-            (951_827_696, "20000229-123456"),
-            (1_709_251_199, "20240229-235959"),
-            (1_735_689_599, "20241231-235959"),
-            (4_107_542_400, "21000301-000000"),
-        ] {
-            assert_eq!(utc(seconds), text);
-        }
     }
 }

@@ -73,6 +73,11 @@ fn examine(cache: &Cache) -> Vec<Row> {
             "cargo xtask setup",
         ),
         row(
+            "RUSTFLAGS",
+            std::env::var_os("RUSTFLAGS").is_none().then(|| "not set".into()),
+            "unset it for plain cargo: it hides the flags by which programs find libtorch",
+        ),
+        row(
             "plugins",
             (absent == 0 && !built.is_empty()).then(|| format!("{} built", built.len())),
             "cargo xtask plugins",

@@ -13,10 +13,11 @@ pub(crate) fn workspace_root() -> PathBuf {
 }
 
 /// Cargo in the workspace root. It reads `LIBTORCH` from `.cargo/local.toml`, and not from what the
-/// outer `cargo xtask` put into the environment before that file was written.
+/// outer `cargo xtask` put into the environment before that file was written. `RUSTFLAGS` would hide the flags
+/// by which programs find libtorch.
 pub(crate) fn cargo<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(arguments).current_dir(workspace_root()).env_remove("LIBTORCH");
+    command.args(arguments).current_dir(workspace_root()).env_remove("LIBTORCH").env_remove("RUSTFLAGS");
     command
 }
 
