@@ -6,6 +6,12 @@ use crate::bindings::types as wit;
 use crate::error::Cause;
 use crate::quote;
 
+/// Metrics that one call may return.
+const METRICS: usize = 64;
+
+/// Characters of a metric's name at most.
+const METRIC_NAME: usize = 100;
+
 pub(crate) fn task(task: &Task, seed: u64) -> wit::Task {
     wit::Task {
         id: task.id.clone(),
@@ -45,11 +51,23 @@ pub(crate) fn from_messages(messages: Vec<wit::Message>) -> Vec<Message> {
     messages.into_iter().map(|message| Message::new(role(message.role), message.content)).collect()
 }
 
+/// The metrics by name: few, with short names on one line, since each becomes a column of the run's metrics.
 pub(crate) fn from_metrics(metrics: Vec<wit::Metric>) -> Result<Vec<(String, f64)>, Cause> {
+    if metrics.len() > METRICS {
+        return Err(Cause::BadReturn(format!("{} metrics, and at most {METRICS} are taken", metrics.len())));
+    }
     metrics
         .into_iter()
         .map(|metric| {
-            let value = finite(metric.value, || format!("metric {:?}", quote::beginning(&metric.name)))?;
+            let quoted = || format!("metric {:?}", quote::beginning(&metric.name));
+            if metric.name.chars().nth(METRIC_NAME).is_some() {
+                let what = format!("the name of {} has more than {METRIC_NAME} characters", quoted());
+                return Err(Cause::BadReturn(what));
+            }
+            if metric.name.chars().any(char::is_control) {
+                return Err(Cause::BadReturn(format!("the name of {} has a control character", quoted())));
+            }
+            let value = finite(metric.value, quoted)?;
             Ok((metric.name, value))
         })
         .collect()

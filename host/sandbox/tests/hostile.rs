@@ -1,10 +1,10 @@
-//! A reward that attacks: every attack costs its own call a typed failure, and nothing else.
+//! Plugins that attack: every attack costs its own call a typed failure, and nothing else.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
 
-use common::{SANDBOX, call, library, limits, sample};
-use molt_sandbox::{Cause, Failure, Limits, Reward, Verdict};
+use common::{SANDBOX, call, library, limits, rollout, sample, say, task};
+use molt_sandbox::{Cause, EstimatorBatch, Failure, Limits, Reward, Transition, Verdict};
 use std::sync::LazyLock;
 
 fn hostile() -> Reward {
@@ -64,6 +64,20 @@ async fn an_exit_is_a_crash() {
 async fn numbers_that_are_not_finite_are_refused() {
     assert_eq!(failure("nan").await.cause, Cause::NotFinite("the reward is NaN".into()));
     assert_eq!(failure("infinite-metric").await.cause, Cause::NotFinite("metric \"m\" is inf".into()));
+}
+
+#[tokio::test]
+async fn metrics_are_few_and_have_short_plain_names() {
+    for (act, told) in [
+        ("many-metrics", "65 metrics"),
+        ("long-metric", "more than 100 characters"),
+        ("control-metric", "control character"),
+    ] {
+        let failure = failure(act).await;
+        assert_eq!(failure.label(), "bad-return", "{act}: {failure}");
+        assert!(failure.to_string().contains(told), "{act}: {failure}");
+    }
+    assert_eq!(reward("most-metrics").await, 1.0);
 }
 
 #[tokio::test]
@@ -148,4 +162,69 @@ async fn a_loop_leaves_its_thread_to_others() {
     // An abandoned call ends where it is.
     attacker.abort();
     assert!(attacker.await.unwrap_err().is_cancelled());
+}
+
+/// Plays one episode of an environment that does what `act` says, and tells how far it came.
+async fn play(act: &str) -> (&'static str, Result<Transition, Failure>) {
+    let plugin = SANDBOX.environment(&library(), "hostile-environment", limits()).unwrap();
+    let mut episode = match plugin.open(call(1), &task(Some(act))).await {
+        Ok(episode) => episode,
+        Err(failure) => return ("constructor", Err(failure)),
+    };
+    match episode.reset().await {
+        Ok(_) => ("step", episode.step(&say("on")).await),
+        Err(failure) => ("reset", Err(failure)),
+    }
+}
+
+#[tokio::test]
+async fn every_phase_of_an_episode_is_guarded() {
+    for (act, label, told) in [
+        ("constructor: loop", "cpu-limit", "300 ms"),
+        ("reset: trap", "trap", "this environment panics on purpose"),
+        ("step: alloc", "memory-limit", "32 MiB"),
+        ("step: nan", "not-finite", "the step's reward is NaN"),
+        ("step: infinite metric", "not-finite", "metric \"m\" is inf"),
+        ("step: file", "denied", "a file, \"etc/passwd\""),
+    ] {
+        let (phase, answer) = play(act).await;
+        let failure = answer.unwrap_err();
+        assert!(act.starts_with(phase), "{act}: failed in {phase}");
+        assert_eq!((failure.label(), failure.rollout), (label, Some(rollout(1))), "{act}: {failure}");
+        let sentence = failure.to_string();
+        assert!(sentence.starts_with("plugin `hostile-environment` "), "{sentence}");
+        assert!(sentence.contains(told) && sentence.contains(" in rollout 3.1"), "{sentence}");
+    }
+    let (_, answer) = play("behave").await;
+    assert!(answer.unwrap().done);
+}
+
+#[tokio::test]
+async fn an_estimate_is_guarded_and_names_no_rollout() {
+    let plugin = SANDBOX.estimator(&library(), "hostile-estimator", limits()).unwrap();
+    let estimate = async |gamma| {
+        let batch = EstimatorBatch {
+            rewards: vec![1.0, 0.5],
+            groups: vec![0, 0],
+            segment_rollouts: vec![0, 1],
+            segment_offsets: vec![0, 2, 3],
+            turns: vec![0; 3],
+            gamma,
+            ..EstimatorBatch::default()
+        };
+        plugin.estimate(&batch).await
+    };
+    for (gamma, label, told) in [
+        (1.0, "cpu-limit", "300 ms"),
+        (2.0, "trap", "this estimator panics on purpose"),
+        (3.0, "not-finite", "the advantages of rollout 0 is NaN"),
+        (4.0, "bad-return", "the advantages has 3 numbers, expected 2"),
+        (5.0, "infra", "there is nothing to estimate"),
+    ] {
+        let failure = estimate(gamma).await.unwrap_err();
+        assert_eq!((failure.label(), failure.rollout), (label, None), "{failure}");
+        let sentence = failure.to_string();
+        assert!(sentence.starts_with("plugin `hostile-estimator` ") && sentence.contains(told), "{sentence}");
+    }
+    assert_eq!(estimate(0.0).await.unwrap().advantages, [1.0, 1.0, 0.5]);
 }

@@ -3,14 +3,10 @@
 
 mod common;
 
-use common::{SANDBOX, call, library, limits, sample, task};
+use common::{SANDBOX, call, library, limits, sample, say, task};
 use molt_core::chat::{Message, Role};
 use molt_plugin::estimator::{Batch, Credit, Estimator as _};
-use molt_sandbox::{Action, Cause, EstimatorBatch, Traits, Verdict};
-
-fn say(text: &str) -> Action {
-    Action { text: text.into(), tool_calls: vec![], truncated: false }
-}
+use molt_sandbox::{Cause, EstimatorBatch, Traits, Verdict};
 
 /// Three rollouts in two groups; rollout 0 has two segments.
 fn batch() -> EstimatorBatch {

@@ -3,14 +3,14 @@
 
 use molt_core::chat::{Message, Role, Task};
 use molt_core::ids::{GroupId, RolloutId};
-use molt_sandbox::{Call, Library, Limits, Sample, Sandbox};
+use molt_sandbox::{Action, Call, Library, Limits, Sample, Sandbox};
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
 pub(crate) static SANDBOX: LazyLock<Sandbox> =
     LazyLock::new(|| Sandbox::new(None).expect("the runtime starts"));
 
-/// The shipped plugins and the hostile one.
+/// The shipped plugins and the hostile ones.
 pub(crate) fn library() -> Library {
     Library::new(&[plugins("plugins"), plugins("plugins-test")])
 }
@@ -52,4 +52,8 @@ pub(crate) fn sample(completion: &str, label: Option<&str>) -> Sample {
     let mut messages = task(label).messages;
     messages.push(Message::new(Role::Assistant, completion));
     Sample { task: task(label), messages, completion: completion.into(), truncated: false }
+}
+
+pub(crate) fn say(text: &str) -> Action {
+    Action { text: text.into(), tool_calls: vec![], truncated: false }
 }
