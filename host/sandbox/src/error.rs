@@ -16,6 +16,9 @@ pub enum LoadError {
     #[error("cannot read plugin {}", .path.display())]
     Unreadable { path: PathBuf, source: std::io::Error },
 
+    #[error("{} is larger than {limit_mib} MiB, too large for a plugin", .path.display())]
+    TooLarge { path: PathBuf, limit_mib: u64 },
+
     #[error("{} is not a WebAssembly file: it does not begin like one", .path.display())]
     NotWasm { path: PathBuf },
 
@@ -83,6 +86,8 @@ pub struct Failure {
 pub enum Cause {
     /// More memory than `limit_mib` was asked for, and the plugin could not go on without.
     Memory { limit_mib: u64 },
+    /// More table elements than `limit` were asked for, and the plugin could not go on without.
+    Tables { limit: usize },
     /// More CPU time than `limit_ms` was used.
     Cpu { limit_ms: u64 },
     /// More data than `limit_kib` was handed to the host at once.
@@ -101,13 +106,15 @@ pub enum Cause {
     Reported(String),
     /// The host's own fault: the call's arguments do not fit together.
     BadCall(String),
+    /// The host's own fault: no room for another instance.
+    Full(String),
 }
 
 impl Failure {
     /// The kind of failure, as it is counted in metrics.
     pub fn label(&self) -> &'static str {
         match self.cause {
-            Cause::Memory { .. } => "memory-limit",
+            Cause::Memory { .. } | Cause::Tables { .. } => "memory-limit",
             Cause::Cpu { .. } => "cpu-limit",
             Cause::Output { .. } => "output-limit",
             Cause::Stack => "stack-overflow",
@@ -117,6 +124,7 @@ impl Failure {
             Cause::Denied(_) => "denied",
             Cause::Reported(_) => "infra",
             Cause::BadCall(_) => "bad-call",
+            Cause::Full(_) => "sandbox-full",
         }
     }
 }
@@ -126,6 +134,7 @@ impl fmt::Display for Failure {
         write!(f, "plugin `{}` ", self.plugin)?;
         match &self.cause {
             Cause::Memory { limit_mib } => write!(f, "needed more memory than its limit of {limit_mib} MiB")?,
+            Cause::Tables { limit } => write!(f, "needed more table elements than its limit of {limit}")?,
             Cause::Cpu { limit_ms } => write!(f, "used more CPU time than its limit of {limit_ms} ms")?,
             Cause::Output { limit_kib } => write!(f, "returned more data than its limit of {limit_kib} KiB")?,
             Cause::Stack => write!(f, "overflowed its stack")?,
@@ -135,6 +144,7 @@ impl fmt::Display for Failure {
             Cause::Denied(what) => write!(f, "asked for {what}, which is not granted")?,
             Cause::Reported(what) => write!(f, "reported a failure ({what})")?,
             Cause::BadCall(what) => write!(f, "was called with arguments that do not fit together ({what})")?,
+            Cause::Full(what) => write!(f, "found no room for another instance ({what})")?,
         }
         if let Some(rollout) = self.rollout {
             write!(f, " in rollout {rollout}")?;

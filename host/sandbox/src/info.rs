@@ -2,11 +2,16 @@
 
 use sha2::{Digest, Sha256};
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use wasmparser::{ComponentExternalKind, Encoding, Parser, Payload, Validator, WasmFeatures};
 
 use crate::error::LoadError;
 use crate::quote;
+
+/// Size of a plugin file at most: a large language runtime has 20 MiB, and all of it is read and compiled.
+const FILE_MIB: u64 = 64;
 
 /// What a plugin does, which is the interface that it exports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -73,15 +78,14 @@ pub struct Info {
 /// Reads what the plugin at `path` is.
 ///
 /// # Errors
-/// The file is missing, not a component, damaged, or not a Molt plugin.
+/// The file is missing, larger than 64 MiB, not a component, damaged, or not a Molt plugin.
 pub fn inspect(path: &Path) -> Result<Info, LoadError> {
     read(path).map(|(info, _)| info)
 }
 
 /// Reads a plugin file; the bytes are the ones that the digest is of.
 pub(crate) fn read(path: &Path) -> Result<(Info, Vec<u8>), LoadError> {
-    let bytes =
-        std::fs::read(path).map_err(|source| LoadError::Unreadable { path: path.to_owned(), source })?;
+    let bytes = read_bytes(path)?;
     let surface = Surface::of(&bytes).map_err(|bad| bad.at(path))?;
     let Some((kind, contract)) = surface.exported else {
         return Err(LoadError::NotPlugin { path: path.to_owned() });
@@ -98,6 +102,22 @@ pub(crate) fn read(path: &Path) -> Result<(Info, Vec<u8>), LoadError> {
         imports: surface.imports,
     };
     Ok((info, bytes))
+}
+
+/// The file's bytes, unless there are too many, or it is no regular file, whose end might never come.
+fn read_bytes(path: &Path) -> Result<Vec<u8>, LoadError> {
+    let unreadable = |source| LoadError::Unreadable { path: path.to_owned(), source };
+    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+        return Err(unreadable(std::io::Error::other("it is not a regular file")));
+    }
+    let limit = FILE_MIB << 20;
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(unreadable)?;
+    file.take(limit + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > limit {
+        return Err(LoadError::TooLarge { path: path.to_owned(), limit_mib: FILE_MIB });
+    }
+    Ok(bytes)
 }
 
 fn digest(bytes: &[u8]) -> String {

@@ -67,14 +67,16 @@ impl Library {
         files.iter().map(|file| inspect(file)).collect()
     }
 
-    /// All `.wasm` files, place after place. A place that does not exist has none.
+    /// All regular files `*.wasm`, place after place. A place that does not exist has none.
     fn files(&self) -> Vec<PathBuf> {
         let mut files = Vec::new();
         for place in &self.places {
             let entries = std::fs::read_dir(place).into_iter().flatten().flatten();
             let mut here: Vec<PathBuf> = entries
                 .map(|entry| entry.path())
-                .filter(|path| path.extension().is_some_and(|extension| extension == "wasm"))
+                .filter(|path| {
+                    path.extension().is_some_and(|extension| extension == "wasm") && path.is_file()
+                })
                 .collect();
             here.sort();
             files.extend(here);

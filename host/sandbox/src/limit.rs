@@ -9,10 +9,12 @@ use std::time::Duration;
 use thiserror::Error;
 use wasmtime::{ResourceLimiter, Store, UpdateDeadline};
 
+use crate::error::Cause;
 use crate::plugin::Data;
 
-/// Elements of all tables of an instance: several times what large language runtimes need.
-const TABLE_ELEMENTS: usize = 200_000;
+/// Elements of all tables of an instance: several times what large language runtimes need. One table may
+/// take them all.
+pub(crate) const TABLE_ELEMENTS: usize = 200_000;
 
 /// Core instances of a component: its modules and the adapters between them.
 pub(crate) const CORE_INSTANCES: usize = 32;
@@ -26,17 +28,19 @@ pub(crate) const MEMORIES: usize = 4;
 /// The memory of one instance: linear memories and tables, in bytes.
 #[derive(Debug)]
 pub(crate) struct MemoryLimit {
+    mib: u64,
     bytes: usize,
     used: usize,
     elements: usize,
-    /// A growth was refused: if the guest then fails, this is why.
-    pub(crate) refused: bool,
+    /// The last growth that a limit of ours refused: if the guest then fails, this is why. A bound that the
+    /// plugin declares for itself refuses without a word here.
+    pub(crate) refused: Option<Cause>,
 }
 
 impl MemoryLimit {
     pub(crate) fn new(mib: u64) -> Self {
         let bytes = usize::try_from(mib.saturating_mul(1 << 20)).unwrap_or(usize::MAX);
-        Self { bytes, used: 0, elements: 0, refused: false }
+        Self { mib, bytes, used: 0, elements: 0, refused: None }
     }
 }
 
@@ -48,11 +52,13 @@ impl ResourceLimiter for MemoryLimit {
         maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
         let used = self.used.saturating_add(desired.saturating_sub(current));
-        let fits = used <= self.bytes && maximum.is_none_or(|maximum| desired <= maximum);
+        if used > self.bytes {
+            self.refused = Some(Cause::Memory { limit_mib: self.mib });
+            return Ok(false);
+        }
+        let fits = maximum.is_none_or(|maximum| desired <= maximum);
         if fits {
             self.used = used;
-        } else {
-            self.refused = true;
         }
         Ok(fits)
     }
@@ -64,11 +70,13 @@ impl ResourceLimiter for MemoryLimit {
         maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
         let elements = self.elements.saturating_add(desired.saturating_sub(current));
-        let fits = elements <= TABLE_ELEMENTS && maximum.is_none_or(|maximum| desired <= maximum);
+        if elements > TABLE_ELEMENTS {
+            self.refused = Some(Cause::Tables { limit: TABLE_ELEMENTS });
+            return Ok(false);
+        }
+        let fits = maximum.is_none_or(|maximum| desired <= maximum);
         if fits {
             self.elements = elements;
-        } else {
-            self.refused = true;
         }
         Ok(fits)
     }
@@ -152,7 +160,25 @@ mod tests {
         assert!(grow(0, half));
         assert!(grow(0, half));
         assert!(!grow(half, half + 65536));
-        assert!(limit.refused);
+        assert_eq!(limit.refused, Some(Cause::Memory { limit_mib: 1 }));
+    }
+
+    #[test]
+    fn elements_are_counted_over_all_tables() {
+        let mut limit = MemoryLimit::new(1);
+        let mut grow = |from, to| limit.table_growing(from, to, None).expect("never fails");
+        assert!(grow(0, TABLE_ELEMENTS - 1));
+        assert!(grow(0, 1));
+        assert!(!grow(1, 2));
+        assert_eq!(limit.refused, Some(Cause::Tables { limit: TABLE_ELEMENTS }));
+    }
+
+    #[test]
+    fn a_bound_of_the_plugins_own_is_not_our_limit() {
+        let mut limit = MemoryLimit::new(1);
+        assert!(!limit.memory_growing(0, 2, Some(1)).expect("never fails"));
+        assert!(!limit.table_growing(0, 2, Some(1)).expect("never fails"));
+        assert_eq!((limit.refused, limit.used, limit.elements), (None, 0, 0));
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wasmtime::component::ResourceTable;
-use wasmtime::{Engine, Store, Trap, WasmBacktrace};
+use wasmtime::{Engine, PoolConcurrencyLimitError, Store, Trap, WasmBacktrace};
 use wasmtime_wasi::{I32Exit, WasiCtx, WasiCtxView, WasiView};
 
 use crate::clock::Clock;
@@ -96,7 +96,7 @@ impl Plugin {
         call: impl AsyncFnOnce(&mut Store<Data>) -> wasmtime::Result<T>,
     ) -> Result<T, Failure> {
         // A growth that an earlier call of the instance did without does not explain a failure of this one.
-        store.data_mut().memory.refused = false;
+        store.data_mut().memory.refused = None;
         let meter = store.data().meter.clone();
         let result = meter.measure(call(&mut *store)).await;
         result.map_err(|error| self.failure(rollout, self.cause(&error, store.data()), Some(store.data())))
@@ -125,8 +125,11 @@ impl Plugin {
         if error.chain().any(|link| link.to_string().contains("too much data is being copied")) {
             return Cause::Output { limit_kib: self.limits.output_kib };
         }
-        if data.memory.refused {
-            return Cause::Memory { limit_mib: self.limits.memory_mib };
+        if let Some(full) = error.downcast_ref::<PoolConcurrencyLimitError>() {
+            return Cause::Full(full.to_string());
+        }
+        if let Some(refused) = &data.memory.refused {
+            return refused.clone();
         }
         if let Some(I32Exit(status)) = error.downcast_ref() {
             return Cause::Trap(format!("it exited with status {status}"));
@@ -154,4 +157,36 @@ fn is_recursion(error: &wasmtime::Error) -> bool {
     functions.sort_unstable();
     functions.dedup();
     depth >= 16 && functions.len() * 2 <= depth
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::info::Kind;
+    use wasmtime::{Config, Instance, Module, PoolingAllocationConfig};
+
+    #[tokio::test]
+    async fn no_room_for_an_instance_is_not_the_plugins_fault() {
+        let mut pool = PoolingAllocationConfig::new();
+        pool.total_core_instances(0);
+        let engine = Engine::new(Config::new().allocation_strategy(pool)).expect("a pool without room");
+        let info = Info {
+            name: "innocent".into(),
+            kind: Kind::Reward,
+            version: None,
+            description: None,
+            contract: "0.1.0".into(),
+            digest: String::new(),
+            size: 8,
+            path: "innocent.wasm".into(),
+            imports: vec![],
+        };
+        let module = Module::new(&engine, b"\0asm\x01\0\0\0").expect("the empty module");
+        let slots = Arc::new(Semaphore::new(1));
+        let plugin = Plugin { info: Arc::new(info), limits: Limits::default(), engine, slots };
+        let mut store = plugin.store(0).await;
+        let call = async |store: &mut Store<Data>| Instance::new_async(store, &module, &[]).await;
+        let failure = plugin.run(&mut store, None, call).await.expect_err("there is no room");
+        assert_eq!(failure.label(), "sandbox-full", "{failure}");
+    }
 }

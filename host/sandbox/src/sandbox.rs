@@ -16,7 +16,7 @@ use crate::error::LoadError;
 use crate::estimator::Estimator;
 use crate::info::{Info, Kind, read};
 use crate::library::Library;
-use crate::limit::{CORE_INSTANCES, MEMORIES, TABLES};
+use crate::limit::{CORE_INSTANCES, MEMORIES, TABLE_ELEMENTS, TABLES};
 use crate::plugin::{Data, Plugin};
 use crate::reward::Reward;
 use crate::{Limits, clock, refuse};
@@ -30,9 +30,11 @@ const TICK: Duration = Duration::from_millis(5);
 /// Episodes that may be open at a time, over all environments. More wait.
 const EPISODES: u32 = 1024;
 
-/// Rewards and estimates that may be computed at a time. Apart from the episodes, so that neither waits for
-/// the other.
-const CALLS: u32 = 256;
+/// Rewards that may be computed at a time. Apart from the episodes, so that neither waits for the other.
+const REWARDS: u32 = 256;
+
+/// Estimates that may be computed at a time. Apart from the rewards, whose queue the trainer must not wait in.
+const ESTIMATES: u32 = 16;
 
 /// Room for instances that are being taken down: their slot is free a moment earlier.
 const SPARE: u32 = 128;
@@ -43,7 +45,8 @@ pub struct Sandbox {
     engine: Engine,
     linker: Linker<Data>,
     episodes: Arc<Semaphore>,
-    calls: Arc<Semaphore>,
+    rewards: Arc<Semaphore>,
+    estimates: Arc<Semaphore>,
 }
 
 impl Sandbox {
@@ -58,7 +61,8 @@ impl Sandbox {
         start_ticker(&engine)?;
         let linker = granted(&engine).map_err(runtime)?;
         let slots = |count: u32| Arc::new(Semaphore::new(count as usize));
-        Ok(Self { engine, linker, episodes: slots(EPISODES), calls: slots(CALLS) })
+        let (episodes, rewards, estimates) = (slots(EPISODES), slots(REWARDS), slots(ESTIMATES));
+        Ok(Self { engine, linker, episodes, rewards, estimates })
     }
 
     /// Loads the reward plugin called `name`.
@@ -66,7 +70,7 @@ impl Sandbox {
     /// # Errors
     /// It is not found, not a reward, built against another contract, or imports what is not granted.
     pub fn reward(&self, library: &Library, name: &str, limits: Limits) -> Result<Reward, LoadError> {
-        let (plugin, component) = self.load(library, name, limits, Kind::Reward)?;
+        let (plugin, component) = self.load(library, name, limits, Kind::Reward, &self.rewards)?;
         Reward::new(plugin, component)
     }
 
@@ -80,7 +84,7 @@ impl Sandbox {
         name: &str,
         limits: Limits,
     ) -> Result<Environment, LoadError> {
-        let (plugin, component) = self.load(library, name, limits, Kind::Environment)?;
+        let (plugin, component) = self.load(library, name, limits, Kind::Environment, &self.episodes)?;
         Environment::new(plugin, component)
     }
 
@@ -89,17 +93,18 @@ impl Sandbox {
     /// # Errors
     /// It is not found, not an estimator, built against another contract, or imports what is not granted.
     pub fn estimator(&self, library: &Library, name: &str, limits: Limits) -> Result<Estimator, LoadError> {
-        let (plugin, component) = self.load(library, name, limits, Kind::Estimator)?;
+        let (plugin, component) = self.load(library, name, limits, Kind::Estimator, &self.estimates)?;
         Estimator::new(plugin, component)
     }
 
-    /// Finds, checks, compiles and links a plugin.
+    /// Finds, checks, compiles and links a plugin, whose instances take `slots`.
     fn load(
         &self,
         library: &Library,
         name: &str,
         limits: Limits,
         wanted: Kind,
+        slots: &Arc<Semaphore>,
     ) -> Result<(Plugin, InstancePre<Data>), LoadError> {
         let (info, bytes) = read(&library.find(name)?)?;
         check(&info, wanted)?;
@@ -112,7 +117,6 @@ impl Sandbox {
         refuse::link(&mut linker, &self.engine, &component).map_err(link)?;
         let component = linker.instantiate_pre(&component).map_err(link)?;
         tracing::debug!(plugin = info.name, kind = %info.kind, digest = info.digest, "loaded");
-        let slots = if wanted == Kind::Environment { &self.episodes } else { &self.calls };
         let plugin =
             Plugin { info: Arc::new(info), limits, engine: self.engine.clone(), slots: slots.clone() };
         Ok((plugin, component))
@@ -184,18 +188,20 @@ fn engine(cache: Option<Cache>) -> Result<Engine, LoadError> {
 
 /// Room for all instances that may be alive at a time, reserved and not yet used.
 fn pool() -> PoolingAllocationConfig {
-    let instances = EPISODES + CALLS + SPARE;
+    let instances = EPISODES + REWARDS + ESTIMATES + SPARE;
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(instances)
         .total_stacks(instances)
-        // Only counted, not reserved, so that components of many modules can be alive together too.
+        // As many as one component may have, times the instances: large components can be alive together too.
         .total_core_instances(CORE_INSTANCES as u32 * instances)
-        .total_memories(2 * instances)
-        .total_tables(4 * instances)
+        .total_memories(MEMORIES as u32 * instances)
+        .total_tables(TABLES as u32 * instances)
         .max_core_instances_per_component(CORE_INSTANCES as u32)
         .max_memories_per_component(MEMORIES as u32)
         .max_tables_per_component(TABLES as u32)
         .max_tables_per_module(TABLES as u32)
+        .max_memories_per_module(MEMORIES as u32)
+        .table_elements(TABLE_ELEMENTS)
         .max_core_instance_size(4 << 20)
         .max_component_instance_size(4 << 20)
         .max_memory_size(4 << 30);
@@ -237,4 +243,24 @@ fn start_ticker(engine: &Engine) -> Result<(), LoadError> {
 
 fn runtime(error: wasmtime::Error) -> LoadError {
     LoadError::Runtime { reason: format!("{error:#}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wasmtime::Module;
+
+    /// A core module with one table of `elements`, a number of three bytes in LEB128.
+    fn table_of(elements: usize) -> Vec<u8> {
+        let leb = [elements as u8 | 0x80, (elements >> 7) as u8 | 0x80, (elements >> 14) as u8];
+        [b"\0asm\x01\0\0\0\x04\x06\x01\x70\0".as_slice(), &leb].concat()
+    }
+
+    #[test]
+    fn one_table_may_have_all_elements_that_the_limit_allows() {
+        let engine =
+            Engine::new(Config::new().allocation_strategy(pool())).expect("address space for the pool");
+        assert!(Module::new(&engine, table_of(TABLE_ELEMENTS)).is_ok());
+        assert!(Module::new(&engine, table_of(TABLE_ELEMENTS + 1)).is_err());
+    }
 }

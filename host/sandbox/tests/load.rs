@@ -103,6 +103,30 @@ fn files_that_are_no_plugin() {
 }
 
 #[test]
+fn a_file_that_is_too_large_is_refused_by_its_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = written(dir.path(), "huge.wasm", b"");
+    std::fs::File::options().write(true).open(&path).unwrap().set_len((64 << 20) + 1).unwrap();
+    let sentence = refused(&path);
+    assert!(sentence.ends_with("huge.wasm is larger than 64 MiB, too large for a plugin"), "{sentence}");
+    let at_limit = std::fs::File::options().write(true).open(&path).unwrap();
+    at_limit.set_len(64 << 20).unwrap();
+    assert!(refused(&path).contains("not a WebAssembly file"));
+}
+
+#[test]
+fn only_regular_files_are_plugins() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("folder.wasm");
+    std::fs::create_dir(&folder).unwrap();
+    let library = Library::new(&[dir.path().to_owned()]);
+    assert!(matches!(library.find("folder"), Err(LoadError::NotFound { .. })));
+    let errors = library.list().into_iter().filter_map(Result::err);
+    assert_eq!(errors.filter(|error| error.to_string().contains("folder.wasm")).count(), 0);
+    assert!(matches!(inspect(&folder), Err(LoadError::Unreadable { .. })));
+}
+
+#[test]
 fn a_damaged_file_never_crashes_the_host() {
     let dir = tempfile::tempdir().unwrap();
     let good = std::fs::read(plugins("plugins").join("exact-match.wasm")).unwrap();
