@@ -5,6 +5,7 @@ use crate::stop::{OrStop, Stop, chain};
 use crate::wiring;
 use molt_core::settings::Limits;
 use molt_sandbox::{Info, Kind, Library, Traits};
+use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 
 /// Prints every plugin on the search path. A file that cannot be read is told, and is no failure.
@@ -14,12 +15,22 @@ pub(crate) fn list(path: &[PathBuf]) -> Result<(), Stop> {
     if infos.is_empty() {
         eprintln!("no plugins are found; --plugins.path, MOLT_PLUGIN_PATH or ./plugins say where they are");
     } else {
-        print!("{}", rows(&infos));
+        print(&rows(&infos))?;
     }
     for error in bad.into_iter().filter_map(Result::err) {
         eprintln!("warning: {}", chain(&error).join(": "));
     }
     Ok(())
+}
+
+/// Writes `text` to standard output. A reader who has seen enough, like `head`, is no failure.
+fn print(text: &str) -> Result<(), Stop> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error)
+            .or_failed("standard output cannot be written", "free space there, or send it to another place"),
+        _ => Ok(()),
+    }
 }
 
 fn rows(infos: &[Info]) -> String {
@@ -45,7 +56,7 @@ pub(crate) fn inspect(name: &str, path: &[PathBuf]) -> Result<(), Stop> {
     let file = library.find(name).or_user(refused(), help)?;
     let info = molt_sandbox::inspect(&file).or_user(refused(), help)?;
     let traits = (info.kind == Kind::Estimator).then(|| traits(&library, name)).transpose();
-    print!("{}", describe(&info, traits.as_ref().ok().copied().flatten()));
+    print(&describe(&info, traits.as_ref().ok().copied().flatten()))?;
     traits.map(drop)
 }
 
