@@ -1,10 +1,11 @@
 //! What the end-to-end tests share: the binary under test, a small model, and a place to write.
 
 use serde_json::Value;
+use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
-use tempfile::TempDir;
 
 /// The root of the repository.
 pub fn root() -> &'static Path {
@@ -49,16 +50,31 @@ pub fn assert_ok(output: &Output) {
     assert!(output.status.success(), "{}\n{}", output.status, text(output));
 }
 
-/// A randomly initialised model of the demo's family, made once per test run by `molt init`.
+/// A randomly initialised model of the demo's family, made once per test run by `molt init`. It replaces the one
+/// of the last run, whole at once.
 pub fn tiny_model() -> &'static Path {
-    static MODEL: OnceLock<TempDir> = OnceLock::new();
-    let dir = MODEL.get_or_init(|| {
-        let dir = TempDir::new().expect("a temporary directory");
-        let to = dir.path().join("model");
-        assert_ok(&run(&["init", "examples/demo/model", path(&to), "--seed", "1"]));
-        dir
-    });
-    Box::leak(dir.path().join("model").into_boxed_path())
+    static MODEL: OnceLock<PathBuf> = OnceLock::new();
+    MODEL.get_or_init(|| {
+        let model = target_dir().join("e2e-model");
+        // Two test runs at a time take turns; the lock ends with the file's handle.
+        let lock = File::create(model.with_extension("lock")).expect("a lock file in the target directory");
+        lock.lock().expect("the lock");
+        let new = model.with_extension("new");
+        for left in [&new, &new.with_extension("new.part")] {
+            remove(left);
+        }
+        assert_ok(&run(&["init", "examples/demo/model", path(&new), "--seed", "1"]));
+        remove(&model);
+        fs::rename(&new, &model).expect("the model moves to its place");
+        model
+    })
+}
+
+/// Removes the directory if it is there.
+fn remove(dir: &Path) {
+    if let Err(error) = fs::remove_dir_all(dir) {
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{}: {error}", dir.display());
+    }
 }
 
 /// A path as an argument.
@@ -68,14 +84,14 @@ pub fn path(path: &Path) -> &str {
 
 /// The JSON file at `path`.
 pub fn json(path: &Path) -> Value {
-    let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
 /// The training steps in a `metrics.jsonl`, without the lines of evaluations.
 pub fn metrics(run: &Path) -> Vec<Value> {
     let path = run.join("metrics.jsonl");
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let lines = text.lines().map(|line| serde_json::from_str(line).expect("a whole JSON line"));
     lines.filter(|line: &Value| line.get("train/loss").is_some()).collect()
 }
@@ -110,17 +126,17 @@ pub fn short_run(run: &Path) -> Vec<String> {
 /// Builds a plugin from one source file, as an author would outside this repository, and returns the component.
 pub fn build_plugin(dir: &Path, name: &str, source: &str) -> PathBuf {
     let package = dir.join(name);
-    std::fs::create_dir_all(package.join("src")).expect("a package directory");
-    std::fs::write(package.join("src/lib.rs"), source).expect("the source file");
+    fs::create_dir_all(package.join("src")).expect("a package directory");
+    fs::write(package.join("src/lib.rs"), source).expect("the source file");
     let manifest = format!(
         "[package]\nname = \"{name}\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n\
          [lib]\ncrate-type = [\"cdylib\"]\n\n\
          [dependencies]\nmolt-plugin = {{ path = {:?} }}\n\n[workspace]\n",
         root().join("sdk/rust")
     );
-    std::fs::write(package.join("Cargo.toml"), manifest).expect("the manifest");
+    fs::write(package.join("Cargo.toml"), manifest).expect("the manifest");
     // The repository's lock file has every dependency of the SDK, so nothing is fetched.
-    std::fs::copy(root().join("Cargo.lock"), package.join("Cargo.lock")).expect("the lock file");
+    fs::copy(root().join("Cargo.lock"), package.join("Cargo.lock")).expect("the lock file");
     let target = target_dir().join("e2e-plugins");
     let status = Command::new(env!("CARGO"))
         .args(["build", "--quiet", "--offline", "--release", "--target", "wasm32-wasip2"])
