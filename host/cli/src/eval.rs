@@ -61,8 +61,7 @@ pub(crate) fn run(settings: EvalSettings) -> Result<(), Stop> {
         .and_then(|()| run_dir.write_text("samples.md", &format!("# Samples\n\n{samples}")))
         .and_then(|()| run_dir.finish(&summary(whole)));
     written.or_failed("the results cannot be recorded", "free space in run.dir")?;
-    print!("{}", tell(&report));
-    Ok(())
+    present::print(&tell(&report))
 }
 
 /// The report without its rows.

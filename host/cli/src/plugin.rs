@@ -1,11 +1,10 @@
 //! `molt plugin`: what is installed, and what one plugin is.
 
-use crate::present::{short_digest, table};
+use crate::present::{print, short_digest, table};
 use crate::stop::{OrStop, Stop, chain};
 use crate::wiring;
 use molt_core::settings::Limits;
 use molt_sandbox::{Info, Kind, Library, Traits};
-use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 
 /// Prints every plugin on the search path. A file that cannot be read is told, and is no failure.
@@ -21,16 +20,6 @@ pub(crate) fn list(path: &[PathBuf]) -> Result<(), Stop> {
         eprintln!("warning: {}", chain(&error).join(": "));
     }
     Ok(())
-}
-
-/// Writes `text` to standard output. A reader who has seen enough, like `head`, is no failure.
-fn print(text: &str) -> Result<(), Stop> {
-    let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error)
-            .or_failed("standard output cannot be written", "free space there, or send it to another place"),
-        _ => Ok(()),
-    }
 }
 
 fn rows(infos: &[Info]) -> String {

@@ -1,5 +1,8 @@
 //! Numbers and tables for people.
 
+use crate::stop::{OrStop, Stop};
+use std::io::{ErrorKind, Write};
+
 /// A count in at most four characters of digits: 512, 1.2K, 135M.
 pub(crate) fn quantity(count: usize) -> String {
     let count = count as f64;
@@ -16,6 +19,16 @@ pub(crate) fn quantity(count: usize) -> String {
 pub(crate) fn short_digest(digest: &str) -> String {
     let hex = digest.strip_prefix("sha256:").unwrap_or(digest);
     hex.chars().take(12).collect()
+}
+
+/// Writes `text` to standard output. A reader who has seen enough, like `head`, is no failure.
+pub(crate) fn print(text: &str) -> Result<(), Stop> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error)
+            .or_failed("standard output cannot be written", "free space there, or send it to another place"),
+        _ => Ok(()),
+    }
 }
 
 /// What is said of rows that were left out; nothing if there are none.
