@@ -69,8 +69,11 @@ fn task(line: usize, mut row: Map<String, Value>, prompt_key: &str, label_key: &
     Ok(Task { id, messages, label, fields: fields.collect() })
 }
 
-/// The messages of a prompt column, one at least.
-pub(crate) fn messages(value: Value) -> Result<Vec<Message>, String> {
+/// The messages of a prompt column, one at least: a string is one message of the user.
+///
+/// # Errors
+/// What is wrong with the column.
+pub fn messages(value: Value) -> Result<Vec<Message>, String> {
     match value {
         Value::String(text) if text.trim().is_empty() => Err("the prompt is empty".into()),
         Value::String(text) => Ok(vec![Message::new(Role::User, text)]),
@@ -86,7 +89,10 @@ pub(crate) fn messages(value: Value) -> Result<Vec<Message>, String> {
 }
 
 /// The text of a string, number or boolean.
-fn scalar(value: Value) -> Result<String, String> {
+///
+/// # Errors
+/// What is wrong with the column.
+pub fn scalar(value: Value) -> Result<String, String> {
     match value {
         Value::String(text) => Ok(text),
         Value::Bool(flag) => Ok(flag.to_string()),

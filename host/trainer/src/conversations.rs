@@ -6,7 +6,7 @@ use molt_core::ids::Token;
 use molt_core::settings::SftData;
 use molt_model::Chat;
 use molt_rollout::jsonl::{Rows, read};
-use serde::Deserialize;
+use molt_rollout::prompts;
 use serde_json::{Map, Value};
 
 /// A conversation as the model sees it.
@@ -47,22 +47,17 @@ fn conversation(
 fn messages(row: &Map<String, Value>, data: &SftData) -> Result<Vec<Message>, String> {
     let SftData { prompt_key, reply_key, .. } = data;
     let mut messages = match row.get(prompt_key) {
-        None => return Err(format!("no column {prompt_key:?}")),
-        Some(Value::String(text)) => vec![Message::new(Role::User, text)],
-        Some(list @ Value::Array(_)) => Vec::<Message>::deserialize(list)
-            .map_err(|error| format!("column {prompt_key:?} is not a list of messages: {error}"))?,
-        Some(_) => return Err(format!("column {prompt_key:?} is neither a string nor a list of messages")),
+        None => return Err(format!("there is no column {prompt_key}, which should hold the conversation")),
+        Some(value) => {
+            prompts::messages(value.clone()).map_err(|what| format!("column {prompt_key}: {what}"))?
+        }
     };
     if messages.last().is_none_or(|last| last.role != Role::Assistant) {
-        match row.get(reply_key) {
-            Some(Value::String(reply)) => messages.push(Message::new(Role::Assistant, reply)),
-            Some(_) => return Err(format!("column {reply_key:?} is not a string")),
-            None => {
-                return Err(format!(
-                    "the conversation does not end with the assistant, and there is no column {reply_key:?}"
-                ));
-            }
-        }
+        let reply = row.get(reply_key).ok_or_else(|| {
+            format!("the conversation does not end with the assistant, and there is no column {reply_key}")
+        })?;
+        let reply = prompts::scalar(reply.clone()).map_err(|what| format!("column {reply_key}: {what}"))?;
+        messages.push(Message::new(Role::Assistant, reply));
     }
     Ok(messages)
 }
@@ -76,10 +71,11 @@ mod tests {
     }
 
     #[test]
-    fn the_three_shapes_of_a_row() {
+    fn the_shapes_of_a_row() {
         let want = [Message::new(Role::User, "2+3?"), Message::new(Role::Assistant, "5")];
         for line in [
             r#"{"prompt": "2+3?", "answer": "5"}"#,
+            r#"{"prompt": "2+3?", "answer": 5}"#,
             r#"{"prompt": [{"role": "user", "content": "2+3?"}], "answer": "5", "other": 1}"#,
             r#"{"prompt": [{"role": "user", "content": "2+3?"}, {"role": "assistant", "content": "5"}]}"#,
         ] {
@@ -90,12 +86,12 @@ mod tests {
     #[test]
     fn a_bad_row_says_what_is_wrong() {
         for (line, want) in [
-            (r#"{"question": "2+3?"}"#, "no column \"prompt\""),
-            (r#"{"prompt": 5}"#, "neither a string nor a list"),
-            (r#"{"prompt": "2+3?"}"#, "no column \"answer\""),
-            (r#"{"prompt": "2+3?", "answer": 5}"#, "not a string"),
-            (r#"{"prompt": [{"role": "robot", "content": "x"}]}"#, "not a list of messages"),
-            (r#"{"prompt": []}"#, "does not end with the assistant"),
+            (r#"{"question": "2+3?"}"#, "no column prompt"),
+            (r#"{"prompt": 5}"#, "a string or a list of messages"),
+            (r#"{"prompt": "2+3?"}"#, "no column answer"),
+            (r#"{"prompt": "2+3?", "answer": [5]}"#, "column answer: expected a string"),
+            (r#"{"prompt": [{"role": "robot", "content": "x"}]}"#, "message 1"),
+            (r#"{"prompt": []}"#, "the list of messages is empty"),
         ] {
             let error = parse(line).expect_err("a bad row");
             assert!(error.contains(want), "{error}");
