@@ -39,7 +39,7 @@ impl Progress {
             return Self::plain(total, label, PLAIN_EVERY, Box::new(io::stderr()));
         }
         let (bar, template) = match total {
-            Some(total) => (ProgressBar::new(total), "{prefix} {pos}/{len} {bar:16} {wide_msg} {elapsed}"),
+            Some(total) => (ProgressBar::new(total), "{prefix} {pos}/{len} {wide_msg} {elapsed}"),
             None => (ProgressBar::no_length(), "{prefix} {pos} {spinner} {wide_msg} {elapsed}"),
         };
         let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
@@ -72,12 +72,24 @@ impl Progress {
         }
     }
 
-    /// Leaves the last line standing.
+    /// Leaves the last line standing, and the cursor below it. What is dropped is done.
     pub fn done(&self) {
         match &self.shown {
-            Shown::Live(bar) => bar.abandon(),
+            Shown::Live(bar) if bar.is_finished() => {}
+            Shown::Live(bar) => {
+                let of = bar.length().map(|total| format!("/{total}")).unwrap_or_default();
+                let last = format!("{} {}{of} {}", bar.prefix(), bar.position(), bar.message());
+                bar.finish_and_clear();
+                print(&mut io::stderr(), &last);
+            }
             Shown::Plain(plain) => lock(plain).flush(),
         }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.done();
     }
 }
 

@@ -166,7 +166,7 @@ impl Step<'_> {
     pub fn line(&self) -> String {
         let share = |part: Duration| (100.0 * part.as_secs_f64() / self.times.total().max(1e-9)).round();
         format!(
-            "reward {:.2}  solved {:.0}%  {} tok/s  generate {}% train {}% publish {}%",
+            "reward {:.2} solved {:.0}% {} tok/s gen {}% train {}% publish {}%",
             self.reward_mean(),
             100.0 * self.share(|t| t.reward.solved()),
             thousands(self.tokens_per_s()),
@@ -314,7 +314,7 @@ mod tests {
         ] {
             assert!((metrics[name] - want).abs() < 1e-12, "{name}: {} is not {want}", metrics[name]);
         }
-        assert_eq!(step.line(), "reward 0.50  solved 50%  2 tok/s  generate 50% train 25% publish 25%");
+        assert_eq!(step.line(), "reward 0.50 solved 50% 2 tok/s gen 50% train 25% publish 25%");
     }
 
     #[test]
