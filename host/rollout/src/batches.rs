@@ -48,8 +48,6 @@ pub struct Batch {
     pub groups: Vec<Group>,
     /// Every rollout dropped since the last batch, those of groups given up included, by ascending id.
     pub dropped: Vec<Dropped>,
-    /// Groups given up since the last batch.
-    pub given_up: usize,
     /// How long the trainer waited for this batch.
     pub wait: Duration,
 }
@@ -187,7 +185,6 @@ pub(crate) struct Book {
     guard: ErrorGuard,
     /// Rollouts dropped since the last batch.
     pub(crate) dropped: Vec<Dropped>,
-    given_up: usize,
 }
 
 impl Book {
@@ -197,7 +194,6 @@ impl Book {
             min_finished: plan.min_finished.max(1) as usize,
             guard: ErrorGuard::new(plan.errors, planned),
             dropped: Vec::new(),
-            given_up: 0,
         }
     }
 
@@ -211,7 +207,6 @@ impl Book {
         if finished >= self.min_finished {
             return Ok(Some(group));
         }
-        self.given_up += 1;
         let detail = format!("{finished} finished rollouts, and {} are needed", self.min_finished);
         self.dropped.extend(group.finished().map(|trajectory| Dropped {
             rollout: trajectory.rollout,
@@ -225,8 +220,7 @@ impl Book {
     pub(crate) fn batch(&mut self, groups: Vec<Group>) -> Batch {
         let mut dropped = std::mem::take(&mut self.dropped);
         dropped.sort_by_key(|dropped| dropped.rollout);
-        let given_up = std::mem::take(&mut self.given_up);
-        Batch { groups, dropped, given_up, wait: Duration::ZERO }
+        Batch { groups, dropped, wait: Duration::ZERO }
     }
 }
 
