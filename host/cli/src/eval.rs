@@ -27,7 +27,7 @@ pub(crate) fn run(settings: EvalSettings) -> Result<(), Stop> {
     let mut run_dir = wiring::record(&path, "eval", &settings, &plugins.components())?;
     eprintln!("model     {}", model.describe(&decoder));
     let skipped = present::skipped(prompts.skipped);
-    eprintln!("prompts   {}{skipped}, {} rollouts each", prompts.rows.len(), eval.samples);
+    eprintln!("prompts   {}{skipped}, {} rollouts of each", prompts.rows.len(), eval.samples);
     plugins.describe().iter().for_each(|line| eprintln!("{line}"));
     eprintln!("run       {}", run_dir.path().display());
 

@@ -59,6 +59,9 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
     let skipped = prompts.skipped + held_out.as_ref().map_or(0, |prompts| prompts.skipped);
     eprintln!("prompts   {data}{}", present::skipped(skipped));
     plugins.describe().iter().for_each(|line| eprintln!("{line}"));
+    if reward.is_none() {
+        eprintln!("reward    none (reward.name): the agent itself must score");
+    }
     eprintln!("run       {}", run_dir.path().display());
 
     let stop = interrupt::on_ctrl_c(runtime.handle());
@@ -101,6 +104,8 @@ fn tell(summary: &Summary) -> String {
         text += &format!("held-out  {before}{:.1}% solved\n", 100.0 * after);
     }
     let gap = summary.logprob_gap_max;
-    text += &format!("gap       {gap:.1e} at most between rollout and training log-probabilities\n");
+    text += &format!(
+        "gap       {gap:.1e} at most between rollout and training log-probabilities of on-policy tokens\n"
+    );
     text + &format!("dropped   {}\n", wiring::counts(&summary.dropped))
 }

@@ -181,7 +181,8 @@ impl Default for Agent {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Reward {
-    /// The reward plugin that scores a finished rollout; its score is added to what the environment gave.
+    /// The reward plugin that scores a finished rollout; its score is added to what the environment gave. Needed
+    /// with single-turn, which gives none.
     pub name: Option<String>,
     /// The reward of an output that cannot be scored, unless the batch holds a lower one.
     pub lowest: f64,

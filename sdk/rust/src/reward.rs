@@ -8,8 +8,29 @@ impl Verdict {
         Verdict::Scored(Grade { reward, solved: None, metrics: Vec::new() })
     }
 
+    /// Says whether the task counts as solved, for accuracy and pass@k, apart from the reward.
+    pub fn solved(self, solved: bool) -> Self {
+        match self {
+            Verdict::Scored(grade) => Verdict::Scored(Grade { solved: Some(solved), ..grade }),
+            unscored => unscored,
+        }
+    }
+
     /// 1 for a right answer, 0 for a wrong one.
     pub fn correct(correct: bool) -> Self {
         Self::reward(if correct { 1.0 } else { 0.0 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shaped_reward_says_itself_what_is_solved() {
+        let grade = Grade { reward: 0.4, solved: Some(true), metrics: vec![] };
+        assert_eq!(Verdict::reward(0.4).solved(true), Verdict::Scored(grade));
+        let unscored = Verdict::Infra("no label".into());
+        assert_eq!(unscored.clone().solved(true), unscored);
     }
 }
