@@ -1,6 +1,6 @@
 //! Everything that continuous integration checks.
 
-use crate::{plugins, process, setup};
+use crate::{plugins, process, setup, smollm2};
 use anyhow::Result;
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,7 @@ pub(crate) fn test() -> Result<()> {
     let mut stages = Vec::new();
     let cache = stage(&mut stages, "set-up", setup::setup)?;
     stage(&mut stages, "plugins", || plugins::build(&cache))?;
+    stage(&mut stages, "model", || smollm2::model(&cache))?;
     for (name, arguments) in [
         ("format", &["fmt", "--all", "--check"][..]),
         ("lints", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
