@@ -7,9 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// The root of the repository.
+/// The root of the repository, of the checkout that runs: clones share build output, so not the one that compiled.
 pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the repository")
+    static ROOT: OnceLock<PathBuf> = OnceLock::new();
+    ROOT.get_or_init(|| {
+        let tests = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs the tests");
+        Path::new(&tests).parent().expect("tests/ lies in the repository").to_path_buf()
+    })
 }
 
 /// The directory that cargo builds into, found from where this test runs.

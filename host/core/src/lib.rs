@@ -7,6 +7,7 @@ pub mod ids;
 pub mod ledger;
 pub mod microbatch;
 pub mod outcome;
+pub mod panic;
 pub mod passk;
 pub mod sampling;
 pub mod schedule;

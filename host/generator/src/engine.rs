@@ -3,9 +3,9 @@
 use crate::batch::Batch;
 use crate::{Generation, Generator, GeneratorError, Request, WeightUpdate};
 use molt_core::ids::WeightVersion;
+use molt_core::panic::panic_text;
 use molt_core::settings;
 use molt_model::{Decoder, KvCache, Tokenizer};
-use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -168,15 +168,8 @@ impl Drop for Thread {
 fn serve(mut batch: Batch, commands: Receiver<Command>, shared: &Shared) {
     let ended = catch_unwind(AssertUnwindSafe(|| batch.run(&commands)));
     if let Err(panic) = ended {
-        shared.stop(reason(panic.as_ref()));
+        shared.stop(panic_text(panic.as_ref()));
     }
-}
-
-/// What a panic said, without libtorch's list of addresses.
-fn reason(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it failed without a reason");
-    text.split("\\nframe #").next().unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]

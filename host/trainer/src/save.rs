@@ -1,6 +1,7 @@
 //! What a run leaves behind.
 
 use crate::error::TrainError;
+use molt_core::panic::panic_text;
 use molt_core::settings;
 use molt_model::{Chat, Decoder};
 use molt_observe::RunDir;
@@ -50,11 +51,8 @@ pub(crate) fn conclude(
 
 /// Runs tensor work; a panic of libtorch, such as memory that runs out, becomes an error of the run.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T, TrainError>) -> Result<T, TrainError> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
-        Err(TrainError::Tensors(text.lines().next().unwrap_or_default().to_owned()))
-    })
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|panic| Err(TrainError::Tensors(panic_text(panic.as_ref()))))
 }
 
 /// An error and its causes in one line, without those that the one before already tells.
