@@ -115,7 +115,10 @@ fn hostile_rewards_cost_their_own_rollouts() {
     }
     assert_eq!(summary["steps"], 5);
     let log = fs::read_to_string(run.join("run.log")).unwrap();
-    assert!(log.contains("mixed") && log.contains("200 ms") && log.contains("the grader fell over"), "{log}");
+    assert!(
+        log.contains("mixed") && log.contains("1500 ms") && log.contains("the grader fell over"),
+        "{log}"
+    );
 }
 
 #[test]
