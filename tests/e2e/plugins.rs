@@ -58,7 +58,7 @@ impl Reward for Mixed {
     fn score(sample: Sample) -> Verdict {
         let reward = match sample.task.label.as_deref() {
             Some("loop") => loop { std::hint::black_box(()); },
-            Some("allocate") => { let mut all = Vec::new(); loop { all.push(vec![1u8; 1 << 20]); } },
+            Some("allocate") => { let mut all = Vec::new(); loop { all.push(std::hint::black_box(vec![1u8; 1 << 20])); } },
             Some("trap") => panic!("the grader fell over"),
             Some("nan") => f64::NAN,
             Some("file") => std::fs::read("/etc/passwd").map_or(0.0, |bytes| bytes.len() as f64),
