@@ -99,7 +99,9 @@ fn hostile_rewards_cost_their_own_rollouts() {
             "--plugins.max_error_rate",
             "0.9",
             "--plugins.limits.cpu_ms",
-            "200",
+            "1500",
+            "--plugins.limits.memory_mib",
+            "32",
         ])
         .output()
         .unwrap();
