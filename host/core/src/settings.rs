@@ -12,7 +12,7 @@ mod validate;
 pub use command::{Problem, Settings, SettingsError};
 pub use keys::{ANY, Key, Kind, keys, nearest};
 pub use overlay::load;
-pub use plugins::{LimitOverrides, Limits, Plugins};
+pub use plugins::{Access, GrantedModel, Grants, Judge, LimitOverrides, Limits, Plugins};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -28,6 +28,7 @@ pub struct TrainSettings {
     pub agent: Agent,
     pub reward: Reward,
     pub plugins: Plugins,
+    pub judge: Judge,
     pub rollout: Rollout,
     pub generator: Generator,
     pub algo: Algo,
@@ -58,6 +59,7 @@ pub struct EvalSettings {
     pub agent: Agent,
     pub reward: EvalReward,
     pub plugins: Plugins,
+    pub judge: Judge,
     pub generator: Generator,
     pub eval: Eval,
 }

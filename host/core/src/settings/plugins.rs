@@ -20,6 +20,8 @@ pub struct Plugins {
     pub limits: Limits,
     /// Limits of single plugins by name, e.g. [plugins.only.math] cpu_ms = 500.
     pub only: BTreeMap<String, LimitOverrides>,
+    /// What single plugins are granted, by name, e.g. [plugins.grant.judge] model = "judge".
+    pub grant: BTreeMap<String, Grants>,
 }
 
 impl Default for Plugins {
@@ -30,11 +32,12 @@ impl Default for Plugins {
             error_window: 64,
             limits: Limits::default(),
             only: BTreeMap::new(),
+            grant: BTreeMap::new(),
         }
     }
 }
 
-/// What one plugin instance may use.
+/// What one plugin may use.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Limits {
@@ -42,15 +45,38 @@ pub struct Limits {
     pub memory_mib: u64,
     /// CPU time of one call, in milliseconds.
     pub cpu_ms: u64,
+    /// Time of one call from its beginning to its end, waiting included, in seconds.
+    pub call_s: u64,
+    /// WebAssembly instructions of one call. Unset: not counted, which is faster. A limit that is the same on every machine.
+    pub fuel: Option<u64>,
+    /// Stack of one instance, in KiB.
+    pub stack_kib: usize,
+    /// Elements of all tables of one instance.
+    pub table_elements: usize,
+    /// Instances that may be alive at a time; more wait.
+    pub instances: usize,
     /// Data that one call may return, in KiB.
     pub output_kib: u64,
     /// What one instance may print, in KiB; the rest is cut off.
     pub log_kib: u64,
+    /// Calls of the host in one call of the plugin.
+    pub host_calls: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { memory_mib: 256, cpu_ms: 2000, output_kib: 8192, log_kib: 64 }
+        Self {
+            memory_mib: 256,
+            cpu_ms: 2000,
+            call_s: 120,
+            fuel: None,
+            stack_kib: 512,
+            table_elements: 200_000,
+            instances: 1024,
+            output_kib: 8192,
+            log_kib: 64,
+            host_calls: 1_000_000,
+        }
     }
 }
 
@@ -62,10 +88,117 @@ pub struct LimitOverrides {
     pub memory_mib: Option<u64>,
     /// CPU time of one call, in milliseconds.
     pub cpu_ms: Option<u64>,
+    /// Time of one call from its beginning to its end, waiting included, in seconds.
+    pub call_s: Option<u64>,
+    /// WebAssembly instructions of one call.
+    pub fuel: Option<u64>,
+    /// Stack of one instance, in KiB.
+    pub stack_kib: Option<usize>,
+    /// Elements of all tables of one instance.
+    pub table_elements: Option<usize>,
+    /// Instances that may be alive at a time; more wait.
+    pub instances: Option<usize>,
     /// Data that one call may return, in KiB.
     pub output_kib: Option<u64>,
     /// What one instance may print, in KiB.
     pub log_kib: Option<u64>,
+    /// Calls of the host in one call of the plugin.
+    pub host_calls: Option<u64>,
+}
+
+/// What one plugin may reach beyond itself. The default is nothing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Grants {
+    /// Directories that it may read. It sees each at the root under its last name: data/tests as /tests.
+    pub read: Vec<PathBuf>,
+    /// Size of a private directory that it may write to, /scratch, in MiB. Every instance has its own, which is empty at the start and gone at the end.
+    pub scratch_mib: Option<u64>,
+    /// Files and directories in /scratch at most.
+    pub scratch_files: u64,
+    /// HTTP requests that it may send, each a method and an origin, e.g. "GET https://example.org" or "POST http://127.0.0.1:8000".
+    pub http: Vec<String>,
+    /// Time of one HTTP request, in seconds.
+    pub http_s: u64,
+    /// Size of one HTTP request, and of one response, in KiB.
+    pub http_kib: u64,
+    /// HTTP requests of one instance.
+    pub http_requests: u64,
+    /// The model that it may ask.
+    pub model: Option<GrantedModel>,
+    /// Questions to the model of one instance.
+    pub model_calls: u64,
+    /// The interpreter plugin that runs code for it.
+    pub code: Option<String>,
+    /// Time that passes by itself, instead of virtual time.
+    pub real_clock: bool,
+    /// Random numbers from the operating system, instead of the run's seed.
+    pub real_random: bool,
+}
+
+impl Default for Grants {
+    fn default() -> Self {
+        Self {
+            read: Vec::new(),
+            scratch_mib: None,
+            scratch_files: 1000,
+            http: Vec::new(),
+            http_s: 30,
+            http_kib: 1024,
+            http_requests: 64,
+            model: None,
+            model_calls: 16,
+            code: None,
+            real_clock: false,
+            real_random: false,
+        }
+    }
+}
+
+/// A model that a plugin may ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum GrantedModel {
+    /// The model in training.
+    Policy,
+    /// The endpoint under `judge`.
+    Judge,
+}
+
+/// A model behind an HTTP endpoint of the chat-completions kind, for plugins with the grant model = "judge".
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Judge {
+    /// Where it is, up to and with the version, e.g. http://127.0.0.1:8000/v1. Unset: there is no judge.
+    pub url: Option<String>,
+    /// The model's name at the endpoint.
+    pub model: String,
+    /// The environment variable that holds the key.
+    pub key_env: Option<String>,
+    /// Time of one request, in seconds.
+    pub request_s: u64,
+    /// Requests under way at a time; more wait.
+    pub concurrency: usize,
+}
+
+impl Default for Judge {
+    fn default() -> Self {
+        Self { url: None, model: String::new(), key_env: None, request_s: 60, concurrency: 16 }
+    }
+}
+
+/// What one plugin may use and reach.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct Access {
+    pub limits: Limits,
+    pub grants: Grants,
+}
+
+impl From<Limits> for Access {
+    /// These limits and no grants.
+    fn from(limits: Limits) -> Self {
+        Self { limits, grants: Grants::default() }
+    }
 }
 
 impl Plugins {
@@ -80,8 +213,20 @@ impl Plugins {
         Limits {
             memory_mib: one.memory_mib.unwrap_or(all.memory_mib),
             cpu_ms: one.cpu_ms.unwrap_or(all.cpu_ms),
+            call_s: one.call_s.unwrap_or(all.call_s),
+            fuel: one.fuel.or(all.fuel),
+            stack_kib: one.stack_kib.unwrap_or(all.stack_kib),
+            table_elements: one.table_elements.unwrap_or(all.table_elements),
+            instances: one.instances.unwrap_or(all.instances),
             output_kib: one.output_kib.unwrap_or(all.output_kib),
             log_kib: one.log_kib.unwrap_or(all.log_kib),
+            host_calls: one.host_calls.unwrap_or(all.host_calls),
         }
+    }
+
+    /// The limits and the grants of the plugin called `name`.
+    pub fn access_of(&self, name: &str) -> Access {
+        let grants = self.grant.get(name).cloned().unwrap_or_default();
+        Access { limits: self.limits_of(name), grants }
     }
 }

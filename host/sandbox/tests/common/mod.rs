@@ -28,7 +28,7 @@ pub(crate) fn plugins(folder: &str) -> PathBuf {
 }
 
 pub(crate) fn limits() -> Limits {
-    Limits { memory_mib: 32, cpu_ms: 300, output_kib: 1024, log_kib: 16 }
+    Limits { memory_mib: 32, cpu_ms: 300, output_kib: 1024, log_kib: 16, ..Limits::default() }
 }
 
 pub(crate) fn rollout(member: u32) -> RolloutId {
