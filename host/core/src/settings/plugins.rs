@@ -11,6 +11,8 @@ use std::path::PathBuf;
 pub struct Plugins {
     /// Directories to look for plugins in, before the standard ones.
     pub path: Vec<PathBuf>,
+    /// The plugins.lock of another run. Every plugin must be the very component that is named there.
+    pub lock: Option<PathBuf>,
     /// The run stops when more than this share of the last `error_window` rollouts failed in a plugin, or were
     /// not scored by any.
     pub max_error_rate: f64,
@@ -28,6 +30,7 @@ impl Default for Plugins {
     fn default() -> Self {
         Self {
             path: Vec::new(),
+            lock: None,
             max_error_rate: 0.2,
             error_window: 64,
             limits: Limits::default(),
@@ -155,6 +158,42 @@ impl Default for Grants {
     }
 }
 
+impl Grants {
+    /// What is granted, a few words each, to be shown before a run; empty for a plugin that gets nothing.
+    pub fn describe(&self) -> Vec<String> {
+        let mut granted: Vec<String> =
+            self.read.iter().map(|path| format!("reads {}", path.display())).collect();
+        if let Some(mib) = self.scratch_mib {
+            granted.push(format!("writes up to {mib} MiB in {} files of its own", self.scratch_files));
+        }
+        granted.extend(self.http.iter().map(|rule| format!("sends {rule}")));
+        match self.model {
+            Some(GrantedModel::Policy) => granted.push(format!("asks the policy {} times", self.model_calls)),
+            Some(GrantedModel::Judge) => granted.push(format!("asks the judge {} times", self.model_calls)),
+            None => {}
+        }
+        granted.extend(self.code.iter().map(|code| format!("runs code in {code}")));
+        if self.real_clock {
+            granted.push("sees real time".into());
+        }
+        if self.real_random {
+            granted.push("gets real randomness".into());
+        }
+        granted
+    }
+}
+
+impl Plugins {
+    /// One line for each plugin that is granted something, e.g. "judge asks the judge 16 times".
+    pub fn describe_grants(&self) -> Vec<String> {
+        let line = |(name, grants): (&String, &Grants)| {
+            let granted = grants.describe();
+            (!granted.is_empty()).then(|| format!("{name} {}", granted.join(", ")))
+        };
+        self.grant.iter().filter_map(line).collect()
+    }
+}
+
 /// A model that a plugin may ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -192,12 +231,14 @@ impl Default for Judge {
 pub struct Access {
     pub limits: Limits,
     pub grants: Grants,
+    /// The limits of the interpreter that the grant `code` names.
+    pub code_limits: Limits,
 }
 
 impl From<Limits> for Access {
     /// These limits and no grants.
     fn from(limits: Limits) -> Self {
-        Self { limits, grants: Grants::default() }
+        Self { limits, ..Self::default() }
     }
 }
 
@@ -227,6 +268,44 @@ impl Plugins {
     /// The limits and the grants of the plugin called `name`.
     pub fn access_of(&self, name: &str) -> Access {
         let grants = self.grant.get(name).cloned().unwrap_or_default();
-        Access { limits: self.limits_of(name), grants }
+        let code_limits = grants.code.as_deref().map_or(self.limits, |code| self.limits_of(code));
+        Access { limits: self.limits_of(name), grants, code_limits }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_granted_is_described() {
+        let all = Grants {
+            read: vec!["data/tests".into()],
+            scratch_mib: Some(64),
+            http: vec!["GET https://example.org".into()],
+            model: Some(GrantedModel::Judge),
+            code: Some("python".into()),
+            real_clock: true,
+            real_random: true,
+            ..Grants::default()
+        };
+        let grant = [("nothing".to_owned(), Grants::default()), ("all".to_owned(), all)].into();
+        let plugins = Plugins { grant, ..Plugins::default() };
+        let line = "all reads data/tests, writes up to 64 MiB in 1000 files of its own, sends GET https://example.org, \
+                    asks the judge 16 times, runs code in python, sees real time, gets real randomness";
+        assert_eq!(plugins.describe_grants(), [line]);
+    }
+
+    #[test]
+    fn access_holds_the_limits_of_the_interpreter() {
+        let own = LimitOverrides { cpu_ms: Some(7), ..LimitOverrides::default() };
+        let grants = Grants { code: Some("python".into()), ..Grants::default() };
+        let plugins = Plugins {
+            only: [("python".to_owned(), own)].into(),
+            grant: [("agent".to_owned(), grants)].into(),
+            ..Plugins::default()
+        };
+        let access = plugins.access_of("agent");
+        assert_eq!((access.limits.cpu_ms, access.code_limits.cpu_ms), (Limits::default().cpu_ms, 7));
     }
 }
