@@ -1,1 +1,22 @@
-//! tools
+//! What a plugin's author uses: `molt plugin …` and `molt-plugin …`, which are the same commands.
+//!
+//! Everything runs in the sandbox that training uses, and nothing here needs libtorch. One module per command;
+//! `build` has one per language.
+
+mod add;
+mod args;
+mod build;
+mod embedded;
+mod error;
+mod inspect;
+mod list;
+mod new;
+mod open;
+mod present;
+mod project;
+mod pull;
+mod push;
+
+pub use args::{command, run};
+pub use error::{AuthorError, FAILED, OrAuthor, USER, chain};
+pub use present::{print, short_digest, table};

@@ -1,0 +1,9 @@
+//! c.
+
+use crate::error::AuthorError;
+use crate::project::Project;
+use std::path::Path;
+
+pub(super) fn build(_: &Project, _: &Path) -> Result<(), AuthorError> {
+    Err(AuthorError::user("c cannot be built yet", "use Rust"))
+}

@@ -1,0 +1,9 @@
+//! js.
+
+use crate::error::AuthorError;
+use crate::project::Project;
+use std::path::Path;
+
+pub(super) fn build(_: &Project, _: &Path) -> Result<(), AuthorError> {
+    Err(AuthorError::user("js cannot be built yet", "use Rust"))
+}

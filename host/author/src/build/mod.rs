@@ -1,0 +1,76 @@
+//! `molt plugin build`: from a project's source to one component file.
+
+mod c;
+mod go;
+mod js;
+mod python;
+mod rust;
+mod sections;
+mod tools;
+
+use crate::error::{AuthorError, OrAuthor};
+use crate::present::{print, short_digest};
+use crate::project::{Lang, Project};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Build a project into one .wasm file
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The project
+    #[arg(default_value = ".")]
+    dir: PathBuf,
+}
+
+pub(crate) fn run(args: Args) -> Result<u8, AuthorError> {
+    let start = Instant::now();
+    let project = Project::read(&args.dir)?;
+    let out = build(&project)?;
+    let info = molt_sandbox::inspect(&out).or_failed(
+        format!("{} was built and is not a plugin", out.display()),
+        "look at what the source exports",
+    )?;
+    print(&format!(
+        "{}  {} KB  {}  {:.1} s\n",
+        out.display(),
+        info.size.div_ceil(1000),
+        short_digest(&info.digest),
+        start.elapsed().as_secs_f64()
+    ))?;
+    Ok(0)
+}
+
+/// Builds `DIR/NAME.wasm` and returns its path. The file appears whole or not at all.
+fn build(project: &Project) -> Result<PathBuf, AuthorError> {
+    let out = project.dir.join(format!("{}.wasm", project.name));
+    let help = "free space there, or make the directory writable";
+    let unwritable = || format!("cannot write {}", out.display());
+    let part = tempfile::Builder::new()
+        .prefix(".build")
+        .suffix(".wasm")
+        .tempfile_in(&project.dir)
+        .or_failed(unwritable(), help)?;
+    match project.lang {
+        Lang::Rust => rust::build(project, part.path())?,
+        Lang::Python => python::build(project, part.path())?,
+        Lang::Js | Lang::Ts => js::build(project, part.path())?,
+        Lang::C => c::build(project, part.path())?,
+        Lang::Go => go::build(project, part.path())?,
+    }
+    describe(project, part.path()).or_failed(unwritable(), help)?;
+    part.persist(&out).map_err(|error| error.error).or_failed(unwritable(), help)?;
+    Ok(out)
+}
+
+/// Puts the project's version and description into the file, where `inspect` reads them without running
+/// anything. The Rust SDK has the compiler do so.
+fn describe(project: &Project, file: &Path) -> std::io::Result<()> {
+    if project.lang == Lang::Rust {
+        return Ok(());
+    }
+    let mut component = fs::read(file)?;
+    sections::append(&mut component, "version", &project.version);
+    sections::append(&mut component, "description", &project.description);
+    fs::write(file, component)
+}

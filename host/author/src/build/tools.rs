@@ -1,0 +1,103 @@
+//! Pinned tools of other languages, installed once per user by the language's own package manager.
+
+use crate::error::{AuthorError, OrAuthor};
+use crate::open;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A tool that is installed: a directory of its own in the user's cache.
+#[derive(Debug, Clone)]
+pub(super) struct Tool {
+    pub(super) dir: PathBuf,
+}
+
+/// Packages of the Python package index, e.g. `pip("componentize-py", "0.25.1", &["componentize-py==0.25.1"])`.
+/// Their programs run through [`Tool::python`] or lie in `bin/`.
+pub(super) fn pip(name: &str, version: &str, packages: &[&str]) -> Result<Tool, AuthorError> {
+    ensure(name, version, |dir| {
+        let mut pip = Command::new("python3");
+        pip.args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-warn-script-location",
+        ]);
+        pip.arg("--target").arg(dir).args(packages);
+        execute(&mut pip, "install python3 with pip (on Debian: apt install python3-pip)")
+    })
+}
+
+/// Packages of npm. Their programs lie in `node_modules/.bin`.
+pub(super) fn npm(name: &str, version: &str, packages: &[&str]) -> Result<Tool, AuthorError> {
+    ensure(name, version, |dir| {
+        let mut npm = Command::new("npm");
+        npm.args(["install", "--no-audit", "--no-fund", "--no-save", "--loglevel=error"]);
+        npm.arg("--prefix").arg(dir).args(packages);
+        execute(&mut npm, "install Node.js 20 or newer with npm")
+    })
+}
+
+impl Tool {
+    /// Python with the tool's packages on its path.
+    pub(super) fn python(&self) -> Command {
+        let mut python = Command::new("python3");
+        python.env("PYTHONPATH", &self.dir);
+        python
+    }
+}
+
+/// The directory `tools/NAME-VERSION` of the user's cache, filled by `install` if it is not there. It appears whole
+/// or not at all; of two processes at once, one installs and the other waits.
+fn ensure(
+    name: &str,
+    version: &str,
+    install: impl FnOnce(&Path) -> Result<(), AuthorError>,
+) -> Result<Tool, AuthorError> {
+    let Some(cache) = open::cache_dir() else {
+        return Err(AuthorError::user("there is no place for tools", "set HOME or XDG_CACHE_HOME"));
+    };
+    ensure_in(&cache.join("tools"), &format!("{name}-{version}"), install)
+}
+
+fn ensure_in(
+    tools: &Path,
+    full: &str,
+    install: impl FnOnce(&Path) -> Result<(), AuthorError>,
+) -> Result<Tool, AuthorError> {
+    let dir = tools.join(full);
+    if dir.is_dir() {
+        return Ok(Tool { dir });
+    }
+    let unusable = || format!("{full} cannot be installed in {}", tools.display());
+    let help = "free space there, make it writable, or set XDG_CACHE_HOME";
+    fs::create_dir_all(tools).or_failed(unusable(), help)?;
+    // The lock goes when the file is closed, also at the end of a process that was killed.
+    let lock = File::create(tools.join(format!(".{full}.lock"))).or_failed(unusable(), help)?;
+    lock.lock().or_failed(unusable(), help)?;
+    if dir.is_dir() {
+        return Ok(Tool { dir });
+    }
+    eprintln!("installing {full}, once …");
+    let part = tempfile::Builder::new().prefix(".part").tempdir_in(tools).or_failed(unusable(), help)?;
+    install(part.path())?;
+    fs::rename(part.path(), &dir).or_failed(unusable(), help)?;
+    Ok(Tool { dir })
+}
+
+/// Runs a command to its end. Its output is shown only if it fails.
+pub(super) fn execute(command: &mut Command, help: &str) -> Result<(), AuthorError> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output =
+        command.stdin(Stdio::null()).output().or_user(format!("{program} cannot be started"), help)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let printed = [output.stdout, output.stderr].concat();
+    Err(AuthorError {
+        because: vec![String::from_utf8_lossy(&printed).trim().to_owned()],
+        ..AuthorError::failed(format!("{program} failed ({})", output.status), help)
+    })
+}

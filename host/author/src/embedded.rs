@@ -1,0 +1,65 @@
+//! The SDKs, their templates and the contract, as they were when this binary was built.
+
+use crate::project::{Kind, Lang};
+use clap::ValueEnum;
+use include_dir::{Dir, DirEntry, include_dir};
+use std::path::{Path, PathBuf};
+
+static SDK: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../sdk");
+static WIT: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../wit/0.2.0");
+
+/// The versions of everything that Rust plugins may need, so that a project builds with what was tested here.
+pub(crate) static CARGO_LOCK: &str = include_str!("../../../Cargo.lock");
+
+/// The version of the contract that projects are made for.
+pub(crate) const CONTRACT: &str = "0.2.0";
+
+/// What a build leaves behind in a checkout.
+const LEFT_BEHIND: [&str; 4] = ["target", "node_modules", "__pycache__", "molt"];
+
+/// A file and where it goes, relative to the project.
+pub(crate) type Placed = (PathBuf, &'static [u8]);
+
+/// The files of the template, or None if the language has none for this kind.
+pub(crate) fn template(kind: Kind, lang: Lang) -> Option<Vec<Placed>> {
+    let root = Path::new(lang.sdk()).join(lang.templates()).join(kind.to_string());
+    SDK.get_dir(&root).map(|dir| files(dir, &root, Path::new("")))
+}
+
+/// The kinds that the language has a template for.
+pub(crate) fn kinds(lang: Lang) -> Vec<Kind> {
+    let all = Kind::value_variants().iter().copied();
+    all.filter(|kind| template(*kind, lang).is_some()).collect()
+}
+
+/// The SDK and the contract, under `molt/` as in the repository. Templates and the SDK's own README stay out.
+pub(crate) fn support(lang: Lang) -> Vec<Placed> {
+    let root = Path::new(lang.sdk());
+    let mut all =
+        SDK.get_dir(root).map_or_else(Vec::new, |dir| files(dir, root, &Path::new("molt/sdk").join(root)));
+    let sdk = Path::new("molt/sdk").join(root);
+    all.retain(|(path, _)| {
+        let inner = path.strip_prefix(&sdk).unwrap_or(path);
+        !inner.starts_with("template") && !inner.starts_with("template-ts") && inner != Path::new("README.md")
+    });
+    all.extend(files(&WIT, Path::new(""), &Path::new("molt/wit").join(CONTRACT)));
+    all
+}
+
+/// Every file below `dir`, whose own path is `root`, moved to `to`.
+fn files(dir: &'static Dir<'static>, root: &Path, to: &Path) -> Vec<Placed> {
+    let mut found = Vec::new();
+    for entry in dir.entries() {
+        let left_behind =
+            entry.path().file_name().is_some_and(|name| LEFT_BEHIND.iter().any(|left| name == *left));
+        match entry {
+            DirEntry::Dir(inner) if !left_behind => found.extend(files(inner, root, to)),
+            DirEntry::File(file) if entry.path().extension().is_none_or(|extension| extension != "wasm") => {
+                let inner = file.path().strip_prefix(root).unwrap_or(file.path());
+                found.push((to.join(inner), file.contents()));
+            }
+            _ => {}
+        }
+    }
+    found
+}

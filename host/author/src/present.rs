@@ -1,0 +1,54 @@
+//! Tables and digests for people.
+
+use crate::error::{AuthorError, OrAuthor};
+use std::io::{ErrorKind, Write};
+
+/// The first twelve digits of a `sha256:…` digest.
+pub fn short_digest(digest: &str) -> String {
+    let hex = digest.strip_prefix("sha256:").unwrap_or(digest);
+    hex.chars().take(12).collect()
+}
+
+/// Writes `text` to standard output. A reader who has seen enough, like `head`, is no failure.
+///
+/// # Errors
+/// Standard output cannot be written for another reason.
+pub fn print(text: &str) -> Result<(), AuthorError> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error)
+            .or_failed("standard output cannot be written", "free space there, or send it to another place"),
+        _ => Ok(()),
+    }
+}
+
+/// Lines with aligned columns.
+pub fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned() {
+        let rows = [["NAME", "KIND", "PATH"], ["grpo", "estimator", "p/grpo.wasm"]];
+        let rows: Vec<Vec<String>> = rows.iter().map(|row| row.map(String::from).to_vec()).collect();
+        assert_eq!(table(&rows), "NAME  KIND       PATH\ngrpo  estimator  p/grpo.wasm\n");
+    }
+
+    #[test]
+    fn a_digest_is_cut() {
+        assert_eq!(short_digest("sha256:0123456789abcdef"), "0123456789ab");
+    }
+}
