@@ -1,11 +1,11 @@
-//! What wasmtime makes of the contract, version 0.1: one module per world, one set of shared types.
+//! What wasmtime makes of the contract, version 0.2: one module per world, one set of shared types.
 
 pub(crate) mod types {
     wasmtime::component::bindgen!({
-        path: "../../wit/0.1.0",
+        path: "../../wit/0.2.0",
         inline: "
             package molt:host;
-            world types { import molt:plugin/types@0.1.0; }
+            world types { import molt:plugin/types@0.2.0; }
         ",
     });
     pub(crate) use molt::plugin::types::*;
@@ -13,7 +13,7 @@ pub(crate) mod types {
 
 pub(crate) mod environment {
     wasmtime::component::bindgen!({
-        path: "../../wit/0.1.0",
+        path: "../../wit/0.2.0",
         world: "environment-plugin",
         with: { "molt:plugin/types": crate::bindings::types::molt::plugin::types },
         exports: { default: async },
@@ -23,19 +23,64 @@ pub(crate) mod environment {
 
 pub(crate) mod reward {
     wasmtime::component::bindgen!({
-        path: "../../wit/0.1.0",
+        path: "../../wit/0.2.0",
         world: "reward-plugin",
         with: { "molt:plugin/types": crate::bindings::types::molt::plugin::types },
         exports: { default: async },
     });
-    pub(crate) use exports::molt::plugin::reward::*;
+}
+
+pub(crate) mod group_reward {
+    wasmtime::component::bindgen!({
+        path: "../../wit/0.2.0",
+        world: "group-reward-plugin",
+        with: { "molt:plugin/types": crate::bindings::types::molt::plugin::types },
+        exports: { default: async },
+    });
 }
 
 pub(crate) mod estimator {
     wasmtime::component::bindgen!({
-        path: "../../wit/0.1.0",
+        path: "../../wit/0.2.0",
         world: "estimator-plugin",
         exports: { default: async },
     });
     pub(crate) use exports::molt::plugin::estimator::*;
+}
+
+pub(crate) mod interpreter {
+    wasmtime::component::bindgen!({
+        path: "../../wit/0.2.0",
+        world: "interpreter-plugin",
+        exports: { default: async },
+    });
+    pub(crate) use exports::molt::plugin::code::*;
+}
+
+/// The host's side of the import `model`.
+pub(crate) mod model {
+    wasmtime::component::bindgen!({
+        path: "../../wit/0.2.0",
+        inline: "
+            package molt:host;
+            world model { import molt:plugin/model@0.2.0; }
+        ",
+        with: { "molt:plugin/types": crate::bindings::types::molt::plugin::types },
+        imports: { default: async | trappable },
+    });
+    pub(crate) use molt::plugin::model::*;
+}
+
+/// The host's side of the import `code`.
+pub(crate) mod code {
+    wasmtime::component::bindgen!({
+        path: "../../wit/0.2.0",
+        inline: "
+            package molt:host;
+            world code { import molt:plugin/code@0.2.0; }
+        ",
+        with: { "molt:plugin/code.session": crate::grant::CodeSession },
+        imports: { default: async | trappable },
+    });
+    pub(crate) use molt::plugin::code::*;
 }

@@ -65,7 +65,7 @@ impl Environment {
     /// # Errors
     /// The plugin crashed, hit a limit, or asked for what is not granted.
     pub async fn open(&self, call: Call, task: &Task) -> Result<Episode, Failure> {
-        let mut store = self.plugin.store(call.seed).await;
+        let mut store = self.plugin.store(call).await;
         let task = convert::task(task, call.seed);
         let run = async |store: &mut Store<Data>| {
             let instance = self.component.instantiate_async(&mut *store).await?;

@@ -13,6 +13,15 @@ pub enum LoadError {
     #[error("no plugin called `{name}`{}; looked in {}", suggest(.near), places(.looked_in))]
     NotFound { name: String, near: Vec<String>, looked_in: Vec<PathBuf> },
 
+    #[error("`{text}` does not name a plugin: {why}")]
+    Reference { text: String, why: &'static str },
+
+    #[error(
+        "plugin `{name}` with digest {wanted} was asked for, and {}; pull that one, or ask for another",
+        found_digests(.found)
+    )]
+    Digest { name: String, wanted: String, found: Vec<(PathBuf, String)> },
+
     #[error("cannot read plugin {}", .path.display())]
     Unreadable { path: PathBuf, source: std::io::Error },
 
@@ -32,7 +41,8 @@ pub enum LoadError {
     Corrupt { path: PathBuf, reason: String },
 
     #[error(
-        "{} is not a Molt plugin: it exports none of molt:plugin/environment, reward, estimator and agent",
+        "{} is not a Molt plugin: it exports none of molt:plugin/environment, reward, group-reward, \
+         estimator, code and agent",
         .path.display()
     )]
     NotPlugin { path: PathBuf },
@@ -65,6 +75,12 @@ fn suggest(names: &[String]) -> String {
     }
 }
 
+fn found_digests(found: &[(PathBuf, String)]) -> String {
+    let shown: Vec<String> =
+        found.iter().map(|(path, digest)| format!("{} has {digest}", path.display())).collect();
+    shown.join(", ")
+}
+
 fn places(paths: &[PathBuf]) -> String {
     let shown: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     shown.join(", ")
@@ -79,6 +95,9 @@ pub struct Failure {
     pub cause: Cause,
     /// The end of what the instance printed, on one line.
     pub log: String,
+    /// The innermost functions of the plugin that were running, the innermost first; with source lines where
+    /// the component has debug information. Not part of the one line that `Display` writes.
+    pub trace: Vec<String>,
 }
 
 /// Why a call failed.

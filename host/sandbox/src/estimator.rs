@@ -6,7 +6,7 @@ use wasmtime::component::InstancePre;
 use crate::bindings::estimator::{self as wit, Credit, EstimatorPluginPre};
 use crate::error::{Cause, Failure, LoadError};
 use crate::info::Info;
-use crate::plugin::{Data, Plugin, kib};
+use crate::plugin::{Call, Data, Plugin, kib};
 use crate::quote;
 
 /// One training batch, flat, over action tokens only. Segments follow each other in the per-token arrays.
@@ -22,6 +22,10 @@ pub struct EstimatorBatch {
     pub segment_offsets: Vec<u32>,
     /// The turn of each action token.
     pub turns: Vec<u32>,
+    /// What each turn earned, rollout after rollout. A rollout's sum to its reward.
+    pub turn_rewards: Vec<f32>,
+    /// Where each rollout's `turn_rewards` begin, and last the number of all of them.
+    pub turn_offsets: Vec<u32>,
     /// log π − log π_ref of each action token; empty without a reference model.
     pub kl: Vec<f32>,
     /// The critic's value at each action token; empty without a critic.
@@ -52,7 +56,7 @@ pub struct Estimate {
 impl EstimatorBatch {
     /// Number of action tokens.
     fn tokens(&self) -> usize {
-        self.segment_offsets.last().map_or(0, |&end| end as usize)
+        last(&self.segment_offsets)
     }
 
     /// Whether lengths and indices fit together, so that a plugin may rely on them.
@@ -69,13 +73,17 @@ impl EstimatorBatch {
         expect("groups", self.groups.len(), rollouts)?;
         expect("segment-offsets", self.segment_offsets.len(), self.segment_rollouts.len() + 1)?;
         expect("turns", self.turns.len(), tokens)?;
+        expect("turn-offsets", self.turn_offsets.len(), rollouts + 1)?;
+        expect("turn-rewards", self.turn_rewards.len(), last(&self.turn_offsets))?;
         for (what, array) in [("kl", &self.kl), ("values", &self.values)] {
             if !array.is_empty() {
                 expect(what, array.len(), tokens)?;
             }
         }
-        if self.segment_offsets.first() != Some(&0) || !self.segment_offsets.is_sorted() {
-            return Err("segment-offsets do not begin at 0 or fall".into());
+        for (what, offsets) in [("segment", &self.segment_offsets), ("turn", &self.turn_offsets)] {
+            if offsets.first() != Some(&0) || !offsets.is_sorted() {
+                return Err(format!("{what}-offsets do not begin at 0 or fall"));
+            }
         }
         if self.segment_rollouts.iter().any(|&rollout| rollout as usize >= rollouts) {
             return Err("a segment belongs to a rollout that does not exist".into());
@@ -91,11 +99,30 @@ impl EstimatorBatch {
         if !seen.iter().all(|&seen| seen) {
             return Err("the groups are not numbered without gaps".into());
         }
-        let arrays = [("rewards", &self.rewards), ("kl", &self.kl), ("values", &self.values)];
+        self.check_turns()?;
+        let arrays = [
+            ("rewards", &self.rewards),
+            ("turn-rewards", &self.turn_rewards),
+            ("kl", &self.kl),
+            ("values", &self.values),
+        ];
         match arrays.iter().find(|(_, array)| array.iter().any(|number| !number.is_finite())) {
             Some((what, _)) => Err(format!("{what} are not all finite")),
             None => Ok(()),
         }
+    }
+
+    /// Whether every action token's turn is one of its rollout's.
+    fn check_turns(&self) -> Result<(), String> {
+        for (&rollout, ends) in self.segment_rollouts.iter().zip(self.segment_offsets.windows(2)) {
+            let rollout = rollout as usize;
+            let turns = self.turn_offsets[rollout + 1] - self.turn_offsets[rollout];
+            let tokens = &self.turns[ends[0] as usize..ends[1] as usize];
+            if let Some(turn) = tokens.iter().find(|&&turn| turn >= turns) {
+                return Err(format!("an action token is of turn {turn}, and rollout {rollout} has {turns}"));
+            }
+        }
+        Ok(())
     }
 
     /// One number per action token.
@@ -127,6 +154,11 @@ impl EstimatorBatch {
     }
 }
 
+/// The number of entries that `offsets` divide.
+fn last(offsets: &[u32]) -> usize {
+    offsets.last().map_or(0, |&end| end as usize)
+}
+
 /// A loaded estimator plugin.
 #[derive(Clone)]
 pub struct Estimator {
@@ -149,7 +181,7 @@ impl Estimator {
     /// # Errors
     /// The plugin crashed or hit a limit.
     pub async fn traits(&self) -> Result<Traits, Failure> {
-        let mut store = self.plugin.store(0).await;
+        let mut store = self.plugin.store(Call::NONE).await;
         let run = async |store: &mut Store<Data>| {
             let instance = self.component.instantiate_async(&mut *store).await?;
             instance.molt_plugin_estimator().call_describe(store).await
@@ -166,7 +198,7 @@ impl Estimator {
     /// returned is of the wrong length or not finite.
     pub async fn estimate(&self, batch: &EstimatorBatch) -> Result<Estimate, Failure> {
         batch.check().map_err(|what| self.plugin.failure(None, Cause::BadCall(what), None))?;
-        let mut store = self.plugin.store(0).await;
+        let mut store = self.plugin.store(Call::NONE).await;
         // Two numbers per action token are what is asked for; the limit is on what comes beyond.
         let due = 2 * size_of::<f32>() * (batch.tokens() + batch.rewards.len());
         store.set_hostcall_fuel(kib(self.plugin.limits.output_kib).saturating_add(due));
@@ -192,6 +224,8 @@ fn to_wit(batch: &EstimatorBatch) -> wit::Batch {
         segment_rollouts: batch.segment_rollouts.clone(),
         segment_offsets: batch.segment_offsets.clone(),
         turns: batch.turns.clone(),
+        turn_rewards: batch.turn_rewards.clone(),
+        turn_offsets: batch.turn_offsets.clone(),
         kl: batch.kl.clone(),
         values: batch.values.clone(),
         gamma: batch.gamma,

@@ -24,21 +24,24 @@ pub enum Kind {
     Estimator,
     /// Owns its loop and calls the model.
     ChatAgent,
+    /// Runs code that a model wrote, for an environment that was granted it.
+    Interpreter,
 }
 
 impl Kind {
     fn of_interface(name: &str) -> Option<Self> {
         match name {
             "environment" => Some(Kind::Environment),
-            "reward" => Some(Kind::Reward),
+            "reward" | "group-reward" => Some(Kind::Reward),
             "estimator" => Some(Kind::Estimator),
             "agent" => Some(Kind::ChatAgent),
+            "code" => Some(Kind::Interpreter),
             _ => None,
         }
     }
 
     pub(crate) fn with_article(self) -> String {
-        let article = if matches!(self, Kind::Environment | Kind::Estimator) { "an" } else { "a" };
+        let article = if matches!(self, Kind::Environment | Kind::Estimator | Kind::Interpreter) { "an" } else { "a" };
         format!("{article} {self}")
     }
 }
@@ -50,6 +53,7 @@ impl fmt::Display for Kind {
             Kind::Reward => "reward",
             Kind::Estimator => "estimator",
             Kind::ChatAgent => "chat agent",
+            Kind::Interpreter => "interpreter",
         })
     }
 }
@@ -57,7 +61,7 @@ impl fmt::Display for Kind {
 /// A plugin file, as `molt plugin inspect` shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Info {
-    /// The file's name without `.wasm`.
+    /// The file's name without `.wasm`, up to an `@`.
     pub name: String,
     pub kind: Kind,
     /// The plugin's own version: the custom section `version`.
@@ -83,6 +87,12 @@ pub fn inspect(path: &Path) -> Result<Info, LoadError> {
     read(path).map(|(info, _)| info)
 }
 
+/// The name of the plugin in a file: `grpo` of `grpo.wasm`, and of `grpo@0.1.0.wasm`, which is kept beside it.
+pub(crate) fn plugin_name(path: &Path) -> String {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    stem.split_once('@').map_or(&*stem, |(name, _)| name).to_owned()
+}
+
 /// Reads a plugin file; the bytes are the ones that the digest is of.
 pub(crate) fn read(path: &Path) -> Result<(Info, Vec<u8>), LoadError> {
     let bytes = read_bytes(path)?;
@@ -91,7 +101,7 @@ pub(crate) fn read(path: &Path) -> Result<(Info, Vec<u8>), LoadError> {
         return Err(LoadError::NotPlugin { path: path.to_owned() });
     };
     let info = Info {
-        name: path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned()),
+        name: plugin_name(path),
         kind,
         version: surface.version,
         description: surface.description,

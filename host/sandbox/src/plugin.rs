@@ -13,6 +13,7 @@ use wasmtime_wasi::{I32Exit, WasiCtx, WasiCtxView, WasiView};
 
 use crate::clock::Clock;
 use crate::error::{Cause, Failure, LoadError};
+use crate::grant::{Granted, State};
 use crate::info::Info;
 use crate::limit::{MemoryLimit, Meter, OutOfTime, watch};
 use crate::log::Log;
@@ -33,11 +34,17 @@ pub struct Call {
     pub seed: u64,
 }
 
+impl Call {
+    /// A call that is not about one rollout and sees no randomness of its own.
+    pub(crate) const NONE: Self = Self { rollout: None, seed: 0 };
+}
+
 /// What is common to plugins of every kind.
 #[derive(Debug, Clone)]
 pub(crate) struct Plugin {
     pub(crate) info: Arc<Info>,
     pub(crate) limits: Limits,
+    pub(crate) granted: Arc<Granted>,
     pub(crate) engine: Engine,
     /// How many instances may be alive; the next one waits.
     pub(crate) slots: Arc<Semaphore>,
@@ -51,6 +58,9 @@ pub(crate) struct Data {
     memory: MemoryLimit,
     pub(crate) meter: Meter,
     log: Log,
+    /// What the instance holds of what it was granted.
+    #[expect(dead_code, reason = "grants read it")]
+    pub(crate) grants: State,
     /// Given back when the instance is gone.
     _slot: OwnedSemaphorePermit,
 }
@@ -64,22 +74,24 @@ impl WasiView for Data {
 impl Plugin {
     /// The host's side of a new instance: an empty world whose randomness is `seed`, and the limits.
     /// Waits while as many instances are alive as may be.
-    pub(crate) async fn store(&self, seed: u64) -> Store<Data> {
+    pub(crate) async fn store(&self, call: Call) -> Store<Data> {
+        let seed = call.seed;
         let slot = self.slots.clone().acquire_owned().await.expect("the semaphore is never closed");
         let log = Log::new(kib(self.limits.log_kib));
         let clock = Clock::default();
-        let wasi = WasiCtx::builder()
-            .stdout(log.clone())
+        let mut wasi = WasiCtx::builder();
+        wasi.stdout(log.clone())
             .stderr(log.clone())
             .secure_random(ChaCha12Rng::seed_from_u64(seed))
             .insecure_random(ChaCha12Rng::seed_from_u64(!seed))
             .insecure_random_seed(u128::from(seed))
             .max_random_size(RANDOM_BYTES)
-            .wall_clock(clock.clone())
-            .build();
+            .wall_clock(clock.clone());
+        let grants = self.granted.state(call, &mut wasi);
         let memory = MemoryLimit::new(self.limits.memory_mib);
         let table = ResourceTable::new();
-        let data = Data { wasi, table, clock, memory, meter: Meter::default(), log, _slot: slot };
+        let wasi = wasi.build();
+        let data = Data { wasi, table, clock, memory, meter: Meter::default(), log, grants, _slot: slot };
         let mut store = Store::new(&self.engine, data);
         store.limiter(|data| &mut data.memory);
         store.set_hostcall_fuel(kib(self.limits.output_kib));
@@ -105,7 +117,7 @@ impl Plugin {
     /// The failure of a call: `data` holds what the instance printed.
     pub(crate) fn failure(&self, rollout: Option<RolloutId>, cause: Cause, data: Option<&Data>) -> Failure {
         let log = data.map_or_else(String::new, |data| data.log.tail());
-        Failure { plugin: self.info.name.clone(), rollout, cause, log }
+        Failure { plugin: self.info.name.clone(), rollout, cause, log, trace: Vec::new() }
     }
 
     /// The component's exports are not those of its world.
@@ -183,8 +195,8 @@ mod tests {
         };
         let module = Module::new(&engine, b"\0asm\x01\0\0\0").expect("the empty module");
         let slots = Arc::new(Semaphore::new(1));
-        let plugin = Plugin { info: Arc::new(info), limits: Limits::default(), engine, slots };
-        let mut store = plugin.store(0).await;
+        let plugin = Plugin { info: Arc::new(info), limits: Limits::default(), granted: Arc::default(), engine, slots };
+        let mut store = plugin.store(Call::NONE).await;
         let call = async |store: &mut Store<Data>| Instance::new_async(store, &module, &[]).await;
         let failure = plugin.run(&mut store, None, call).await.expect_err("there is no room");
         assert_eq!(failure.label(), "sandbox-full", "{failure}");

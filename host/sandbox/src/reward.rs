@@ -3,7 +3,9 @@
 use molt_core::chat::{Message, Task};
 use wasmtime::component::InstancePre;
 
-use crate::bindings::reward::{self as wit, RewardPluginPre};
+use crate::bindings::group_reward::GroupRewardPluginPre;
+use crate::bindings::reward::RewardPluginPre;
+use crate::bindings::types as wit;
 use crate::convert;
 use crate::error::{Cause, Failure, LoadError};
 use crate::info::Info;
@@ -40,12 +42,24 @@ pub enum Verdict {
 #[derive(Clone)]
 pub struct Reward {
     plugin: Plugin,
-    component: RewardPluginPre<Data>,
+    component: Component,
+}
+
+/// The world of the component.
+#[derive(Clone)]
+enum Component {
+    Single(RewardPluginPre<Data>),
+    Group(GroupRewardPluginPre<Data>),
 }
 
 impl Reward {
     pub(crate) fn new(plugin: Plugin, component: InstancePre<Data>) -> Result<Self, LoadError> {
-        let component = RewardPluginPre::new(component).map_err(|error| plugin.mismatch(&error))?;
+        let component = match GroupRewardPluginPre::new(component.clone()) {
+            Ok(group) => Component::Group(group),
+            Err(_) => Component::Single(
+                RewardPluginPre::new(component).map_err(|error| plugin.mismatch(&error))?,
+            ),
+        };
         Ok(Self { plugin, component })
     }
 
@@ -53,25 +67,69 @@ impl Reward {
         &self.plugin.info
     }
 
+    /// Whether it scores the rollouts of a prompt together, by [`score_group`](Self::score_group).
+    pub fn scores_groups(&self) -> bool {
+        matches!(self.component, Component::Group(_))
+    }
+
     /// Scores one rollout in a fresh instance.
     ///
     /// # Errors
-    /// The plugin crashed, hit a limit, asked for what is not granted, or returned a number that is not finite.
+    /// The plugin crashed, hit a limit, asked for what is not granted, returned a number that is not finite, or
+    /// scores whole groups.
     pub async fn score(&self, call: Call, sample: &Sample) -> Result<Verdict, Failure> {
-        let mut store = self.plugin.store(call.seed).await;
-        let sample = wit::Sample {
-            task: convert::task(&sample.task, call.seed),
-            messages: convert::messages(&sample.messages),
-            completion: sample.completion.clone(),
-            truncated: sample.truncated,
+        let Component::Single(component) = &self.component else {
+            let what = "it scores the rollouts of a prompt together".to_owned();
+            return Err(self.plugin.failure(call.rollout, Cause::BadCall(what), None));
         };
+        let mut store = self.plugin.store(call).await;
+        let sample = to_wit(call, sample);
         let run = async |store: &mut _| {
-            let instance = self.component.instantiate_async(&mut *store).await?;
+            let instance = component.instantiate_async(&mut *store).await?;
             instance.molt_plugin_reward().call_score(store, &sample).await
         };
         let verdict = self.plugin.run(&mut store, call.rollout, run).await?;
         from_verdict(verdict).map_err(|cause| self.plugin.failure(call.rollout, cause, Some(store.data())))
     }
+
+    /// Scores the finished rollouts of one prompt together, in a fresh instance: one verdict per sample, in
+    /// their order.
+    ///
+    /// # Errors
+    /// The plugin crashed, hit a limit, asked for what is not granted, returned a number that is not finite or
+    /// another number of verdicts, or scores single rollouts.
+    pub async fn score_group(&self, call: Call, samples: &[Sample]) -> Result<Vec<Verdict>, Failure> {
+        let Component::Group(component) = &self.component else {
+            let what = "it scores single rollouts".to_owned();
+            return Err(self.plugin.failure(call.rollout, Cause::BadCall(what), None));
+        };
+        let mut store = self.plugin.store(call).await;
+        let samples: Vec<wit::Sample> = samples.iter().map(|sample| to_wit(call, sample)).collect();
+        let run = async |store: &mut _| {
+            let instance = component.instantiate_async(&mut *store).await?;
+            instance.molt_plugin_group_reward().call_score_group(store, &samples).await
+        };
+        let verdicts = self.plugin.run(&mut store, call.rollout, run).await?;
+        from_verdicts(verdicts, samples.len())
+            .map_err(|cause| self.plugin.failure(call.rollout, cause, Some(store.data())))
+    }
+}
+
+fn to_wit(call: Call, sample: &Sample) -> wit::Sample {
+    wit::Sample {
+        task: convert::task(&sample.task, call.seed),
+        messages: convert::messages(&sample.messages),
+        completion: sample.completion.clone(),
+        truncated: sample.truncated,
+    }
+}
+
+fn from_verdicts(verdicts: Vec<wit::Verdict>, samples: usize) -> Result<Vec<Verdict>, Cause> {
+    if verdicts.len() != samples {
+        let found = verdicts.len();
+        return Err(Cause::BadReturn(format!("{found} verdicts of {samples} rollouts")));
+    }
+    verdicts.into_iter().map(from_verdict).collect()
 }
 
 fn from_verdict(verdict: wit::Verdict) -> Result<Verdict, Cause> {

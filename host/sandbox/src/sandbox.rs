@@ -1,7 +1,8 @@
 //! The engine that plugins run on, and how one is loaded.
 
+use molt_core::settings::{Access, GrantedModel};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use wasmtime::component::{Component, InstancePre, Linker};
@@ -14,15 +15,18 @@ use wasmtime_wasi::random::WasiRandom;
 use crate::environment::Environment;
 use crate::error::LoadError;
 use crate::estimator::Estimator;
-use crate::info::{Info, Kind, read};
+use crate::grant::Granted;
+use crate::info::{Info, Kind};
+use crate::interpreter::Interpreter;
 use crate::library::Library;
 use crate::limit::{CORE_INSTANCES, MEMORIES, TABLE_ELEMENTS, TABLES};
+use crate::model::ChatModel;
 use crate::plugin::{Data, Plugin};
 use crate::reward::Reward;
-use crate::{Limits, clock, refuse};
+use crate::{clock, refuse};
 
-/// The version of `molt:plugin` whose worlds this host runs. A plugin built against any 0.1.x fits.
-const CONTRACT: &str = "0.1";
+/// The version of `molt:plugin` whose worlds this host runs. A plugin built against any 0.2.x fits.
+const CONTRACT: &str = "0.2";
 
 /// How often the CPU time of a running guest is looked at, and other tasks get a turn.
 const TICK: Duration = Duration::from_millis(5);
@@ -36,6 +40,9 @@ const REWARDS: u32 = 256;
 /// Estimates that may be computed at a time. Apart from the rewards, whose queue the trainer must not wait in.
 const ESTIMATES: u32 = 16;
 
+/// Sessions of interpreters that may be open at a time. Apart from the episodes, which hold them.
+const SESSIONS: u32 = 1024;
+
 /// Room for instances that are being taken down: their slot is free a moment earlier.
 const SPARE: u32 = 128;
 
@@ -47,6 +54,18 @@ pub struct Sandbox {
     episodes: Arc<Semaphore>,
     rewards: Arc<Semaphore>,
     estimates: Arc<Semaphore>,
+    sessions: Arc<Semaphore>,
+    models: Arc<Models>,
+}
+
+/// The models that plugins may ask, as far as the run has them.
+#[derive(Default)]
+pub(crate) struct Models(RwLock<[Option<Arc<dyn ChatModel>>; 2]>);
+
+impl Models {
+    pub(crate) fn get(&self, which: GrantedModel) -> Option<Arc<dyn ChatModel>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)[which as usize].clone()
+    }
 }
 
 impl Sandbox {
@@ -59,18 +78,42 @@ impl Sandbox {
         let cache = cache_dir.map(open_cache).transpose()?;
         let engine = engine(cache)?;
         start_ticker(&engine)?;
-        let linker = granted(&engine).map_err(runtime)?;
+        let linker = basics(&engine).map_err(runtime)?;
         let slots = |count: u32| Arc::new(Semaphore::new(count as usize));
-        let (episodes, rewards, estimates) = (slots(EPISODES), slots(REWARDS), slots(ESTIMATES));
-        Ok(Self { engine, linker, episodes, rewards, estimates })
+        Ok(Self {
+            engine,
+            linker,
+            episodes: slots(EPISODES),
+            rewards: slots(REWARDS),
+            estimates: slots(ESTIMATES),
+            sessions: slots(SESSIONS),
+            models: Arc::default(),
+        })
+    }
+
+    /// Answers the questions of plugins that were granted `which`, loaded or yet to be loaded, with `model`.
+    /// Until then they are told that it is not available.
+    pub fn provide(&self, which: GrantedModel, model: Arc<dyn ChatModel>) {
+        self.models.0.write().unwrap_or_else(PoisonError::into_inner)[which as usize] = Some(model);
+    }
+
+    /// The models of the run, to be asked when a plugin asks.
+    #[expect(dead_code, reason = "the grant `model` reads it")]
+    pub(crate) fn models(&self) -> Arc<Models> {
+        Arc::clone(&self.models)
     }
 
     /// Loads the reward plugin called `name`.
     ///
     /// # Errors
     /// It is not found, not a reward, built against another contract, or imports what is not granted.
-    pub fn reward(&self, library: &Library, name: &str, limits: Limits) -> Result<Reward, LoadError> {
-        let (plugin, component) = self.load(library, name, limits, Kind::Reward, &self.rewards)?;
+    pub fn reward(
+        &self,
+        library: &Library,
+        name: &str,
+        access: impl Into<Access>,
+    ) -> Result<Reward, LoadError> {
+        let (plugin, component) = self.load(library, name, access.into(), Kind::Reward, &self.rewards)?;
         Reward::new(plugin, component)
     }
 
@@ -82,9 +125,9 @@ impl Sandbox {
         &self,
         library: &Library,
         name: &str,
-        limits: Limits,
+        access: impl Into<Access>,
     ) -> Result<Environment, LoadError> {
-        let (plugin, component) = self.load(library, name, limits, Kind::Environment, &self.episodes)?;
+        let (plugin, component) = self.load(library, name, access.into(), Kind::Environment, &self.episodes)?;
         Environment::new(plugin, component)
     }
 
@@ -92,9 +135,29 @@ impl Sandbox {
     ///
     /// # Errors
     /// It is not found, not an estimator, built against another contract, or imports what is not granted.
-    pub fn estimator(&self, library: &Library, name: &str, limits: Limits) -> Result<Estimator, LoadError> {
-        let (plugin, component) = self.load(library, name, limits, Kind::Estimator, &self.estimates)?;
+    pub fn estimator(
+        &self,
+        library: &Library,
+        name: &str,
+        access: impl Into<Access>,
+    ) -> Result<Estimator, LoadError> {
+        let (plugin, component) = self.load(library, name, access.into(), Kind::Estimator, &self.estimates)?;
         Estimator::new(plugin, component)
+    }
+
+    /// Loads the interpreter plugin called `name`.
+    ///
+    /// # Errors
+    /// It is not found, not an interpreter, built against another contract, or imports what is not granted.
+    pub fn interpreter(
+        &self,
+        library: &Library,
+        name: &str,
+        access: impl Into<Access>,
+    ) -> Result<Interpreter, LoadError> {
+        let (plugin, component) =
+            self.load(library, name, access.into(), Kind::Interpreter, &self.sessions)?;
+        Interpreter::new(plugin, component)
     }
 
     /// Finds, checks, compiles and links a plugin, whose instances take `slots`.
@@ -102,12 +165,13 @@ impl Sandbox {
         &self,
         library: &Library,
         name: &str,
-        limits: Limits,
+        access: Access,
         wanted: Kind,
         slots: &Arc<Semaphore>,
     ) -> Result<(Plugin, InstancePre<Data>), LoadError> {
-        let (info, bytes) = read(&library.find(name)?)?;
-        check(&info, wanted)?;
+        let (info, bytes) = library.read(name)?;
+        let granted = Granted::new(self, library, &info.name, &access)?;
+        check(&info, wanted, &granted)?;
         let link = |error: wasmtime::Error| LoadError::Link {
             name: info.name.clone(),
             reason: format!("{error:#}"),
@@ -115,39 +179,46 @@ impl Sandbox {
         let component = Component::from_binary(&self.engine, &bytes).map_err(link)?;
         let mut linker = self.linker.clone();
         refuse::link(&mut linker, &self.engine, &component).map_err(link)?;
+        linker.allow_shadowing(true);
+        granted.link(&mut linker, &self.engine, &component).map_err(link)?;
         let component = linker.instantiate_pre(&component).map_err(link)?;
         tracing::debug!(plugin = info.name, kind = %info.kind, digest = info.digest, "loaded");
-        let plugin =
-            Plugin { info: Arc::new(info), limits, engine: self.engine.clone(), slots: slots.clone() };
+        let plugin = Plugin {
+            info: Arc::new(info),
+            limits: access.limits,
+            granted: Arc::new(granted),
+            engine: self.engine.clone(),
+            slots: slots.clone(),
+        };
         Ok((plugin, component))
     }
 }
 
 /// Whether a plugin is of the wanted kind, of our contract, and asks for nothing that is not granted.
-fn check(info: &Info, wanted: Kind) -> Result<(), LoadError> {
+fn check(info: &Info, wanted: Kind, granted: &Granted) -> Result<(), LoadError> {
     let name = info.name.clone();
     if info.contract.strip_prefix(CONTRACT).is_none_or(|patch| !patch.starts_with('.')) {
         let found = info.contract.clone();
-        return Err(LoadError::Contract { name, found, supported: "0.1.x" });
+        return Err(LoadError::Contract { name, found, supported: "0.2.x" });
     }
     if info.kind != wanted {
         return Err(LoadError::WrongKind { name, found: info.kind, wanted });
     }
-    match info.imports.iter().find(|import| !is_granted(import)) {
+    match info.imports.iter().find(|import| !is_harmless(import) && !granted.allows(import)) {
         Some(import) => Err(LoadError::NotGranted { name, import: import.clone() }),
         None => Ok(()),
     }
 }
 
-/// The interfaces of WASI 0.2 that a plugin may import. Files and sockets among them refuse every request.
-fn is_granted(import: &str) -> bool {
+/// The interfaces of WASI 0.2 that any plugin may import. Files and sockets among them refuse every request.
+fn is_harmless(import: &str) -> bool {
     let Some((interface, version)) = import.split_once('@') else { return false };
     let packages = ["wasi:cli/", "wasi:clocks/", "wasi:io/", "wasi:random/"];
     version.starts_with("0.2.") && packages.iter().chain(&refuse::REFUSED).any(|p| interface.starts_with(p))
 }
 
 /// Links what every instance gets: its own output, virtual time, seeded randomness, and empty everything else.
-fn granted(engine: &Engine) -> wasmtime::Result<Linker<Data>> {
+fn basics(engine: &Engine) -> wasmtime::Result<Linker<Data>> {
     let mut linker = Linker::new(engine);
     let l = &mut linker;
     wasmtime_wasi::p2::add_to_linker_proxy_interfaces_async(l)?;
@@ -188,7 +259,7 @@ fn engine(cache: Option<Cache>) -> Result<Engine, LoadError> {
 
 /// Room for all instances that may be alive at a time, reserved and not yet used.
 fn pool() -> PoolingAllocationConfig {
-    let instances = EPISODES + REWARDS + ESTIMATES + SPARE;
+    let instances = EPISODES + REWARDS + ESTIMATES + SESSIONS + SPARE;
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(instances)
         .total_stacks(instances)

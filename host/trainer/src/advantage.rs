@@ -61,6 +61,8 @@ fn estimator_batch(algo: &Algo, groups: &[Group], lowest: f64) -> EstimatorBatch
         segment_rollouts: Vec::new(),
         segment_offsets: vec![0],
         turns: Vec::new(),
+        turn_rewards: Vec::new(),
+        turn_offsets: vec![0],
         kl: Vec::new(),
         values: Vec::new(),
         gamma: algo.gamma,
@@ -72,6 +74,12 @@ fn estimator_batch(algo: &Algo, groups: &[Group], lowest: f64) -> EstimatorBatch
         for trajectory in group.finished() {
             let rollout = batch.groups.len() as u32;
             batch.groups.push(dense);
+            // The whole reward is the last turn's.
+            let actions = trajectory.segments.iter().flat_map(|segment| segment.actions());
+            let last = actions.map(|action| action.turn).max().unwrap_or(0) as usize;
+            batch.turn_rewards.extend(std::iter::repeat_n(0.0, last));
+            batch.turn_rewards.extend(batch.rewards.get(rollout as usize));
+            batch.turn_offsets.push(batch.turn_rewards.len() as u32);
             for segment in &trajectory.segments {
                 batch.segment_rollouts.push(rollout);
                 batch.turns.extend(segment.actions().iter().map(|action| action.turn));
@@ -166,6 +174,8 @@ mod tests {
         assert_eq!(batch.segment_rollouts, [0, 0, 1, 2]);
         assert_eq!(batch.segment_offsets, [0, 3, 4, 6, 7]);
         assert_eq!(batch.turns, [0, 0, 1, 2, 0, 0, 0]);
+        assert_eq!(batch.turn_offsets, [0, 3, 4, 5]);
+        assert_eq!(batch.turn_rewards, [0.0, 0.0, 1.0, -0.5, -0.5]);
     }
 
     #[test]
