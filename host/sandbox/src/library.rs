@@ -1,10 +1,13 @@
-//! Where plugins are found: one search path, by name.
+//! Where plugins are found: one search path, by name, version or digest.
 
+use semver::Version;
+use std::cmp::Reverse;
 use std::env;
 use std::path::{Path, PathBuf};
 
 use crate::error::LoadError;
-use crate::info::{Info, inspect};
+use crate::info::{self, Info, inspect, plugin_name};
+use crate::reference::{Reference, Wanted, is_wasm};
 
 /// The directories that hold plugins, in the order in which they are searched.
 #[derive(Debug, Clone)]
@@ -14,7 +17,7 @@ pub struct Library {
 
 impl Library {
     /// `extra`, then the directories in `MOLT_PLUGIN_PATH`, `./plugins`, `plugins` beside the executable and
-    /// beside its directory, and `molt/plugins` in the user's data directory.
+    /// beside its directory, and [`Library::home`].
     pub fn new(extra: &[PathBuf]) -> Self {
         let mut places = extra.to_vec();
         if let Some(paths) = env::var_os("MOLT_PLUGIN_PATH") {
@@ -24,61 +27,107 @@ impl Library {
         if let Ok(executable) = env::current_exe() {
             places.extend(executable.ancestors().skip(1).take(2).map(|place| place.join("plugins")));
         }
-        let home = || env::var_os("HOME").map(|home| Path::new(&home).join(".local/share"));
-        if let Some(data) = env::var_os("XDG_DATA_HOME").map(PathBuf::from).or_else(home) {
-            places.push(data.join("molt/plugins"));
-        }
+        places.extend(Self::home());
         Self { places }
     }
 
-    /// The file of the plugin called `name`: a name, `name@version` where the version may be shortened, or a
-    /// path that ends in `.wasm`.
+    /// Where `molt plugin add` installs: `molt/plugins` in the user's data directory, `XDG_DATA_HOME` or
+    /// `~/.local/share`. None without a home directory.
+    pub fn home() -> Option<PathBuf> {
+        let set = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let data = set("XDG_DATA_HOME").or_else(|| set("HOME").map(|home| home.join(".local/share")))?;
+        Some(data.join("molt/plugins"))
+    }
+
+    /// The file of the plugin called `name`, which is one of
+    ///
+    /// * `grpo`: the first of that name;
+    /// * `grpo@0.1`: the first of that name whose version is 0.1, or begins with it part by part;
+    /// * `grpo@sha256:3f2a…`: the one of that name with this digest; twelve hexadecimal digits or more;
+    /// * `some/path.wasm`: this file, also with `@sha256:…` behind it.
     ///
     /// # Errors
-    /// Nothing is there; the message says where it looked and which names are near.
+    /// Nothing is there; the message says where it looked and which names are near. The name has a digest, and no
+    /// file of that name has it; or it is no reference at all.
     pub fn find(&self, name: &str) -> Result<PathBuf, LoadError> {
-        let path = Path::new(name);
-        if path.extension().is_some_and(|extension| extension == "wasm") {
-            return if path.is_file() {
-                Ok(path.to_owned())
-            } else {
-                let source = std::io::Error::from(std::io::ErrorKind::NotFound);
-                Err(LoadError::Unreadable { path: path.to_owned(), source })
-            };
-        }
-        let (stem, version) = name.split_once('@').map_or((name, None), |(stem, v)| (stem, Some(v)));
-        let found = self.files().into_iter().find(|file| {
-            file_name(file) == stem
-                && version.is_none_or(|wanted| inspect(file).is_ok_and(|info| matches(&info, wanted)))
+        let reference = Reference::parse(name)?;
+        let candidates = self.candidates(&reference)?;
+        let found = candidates.iter().find(|file| match &reference.wanted {
+            Wanted::Any => true,
+            wanted => inspect(file).is_ok_and(|info| wanted.admits(&info)),
         });
-        found.ok_or_else(|| LoadError::NotFound {
-            name: name.to_owned(),
-            near: self.near(stem),
-            looked_in: self.places.clone(),
-        })
+        found.cloned().ok_or_else(|| self.refuse(&reference, &candidates))
+    }
+
+    /// Reads the plugin called `name`; a digest in the name holds for the very bytes that are returned.
+    pub(crate) fn read(&self, name: &str) -> Result<(Info, Vec<u8>), LoadError> {
+        let reference = Reference::parse(name)?;
+        let path = self.find(name)?;
+        let (info, bytes) = info::read(&path)?;
+        if !reference.wanted.admits(&info) {
+            return Err(self.refuse(&reference, &[path]));
+        }
+        Ok((info, bytes))
     }
 
     /// Every plugin file on the search path by name. A name that is found twice is the first of the two.
     pub fn list(&self) -> Vec<Result<Info, LoadError>> {
         let mut files = self.files();
         let mut seen = std::collections::HashSet::new();
-        files.retain(|file| seen.insert(file_name(file)));
-        files.sort_by_key(|file| file_name(file));
+        files.retain(|file| seen.insert(plugin_name(file)));
+        files.sort_by_key(|file| plugin_name(file));
         files.iter().map(|file| inspect(file)).collect()
     }
 
-    /// All regular files `*.wasm`, place after place. A place that does not exist has none.
+    /// What the reference could mean without its version or digest, the first choice first.
+    fn candidates(&self, reference: &Reference<'_>) -> Result<Vec<PathBuf>, LoadError> {
+        let path = Path::new(reference.stem);
+        if is_wasm(path) {
+            return if path.is_file() {
+                Ok(vec![path.to_owned()])
+            } else {
+                let source = std::io::Error::from(std::io::ErrorKind::NotFound);
+                Err(LoadError::Unreadable { path: path.to_owned(), source })
+            };
+        }
+        let mut files = self.files();
+        files.retain(|file| plugin_name(file) == reference.stem);
+        Ok(files)
+    }
+
+    /// Why none of `candidates` is what was asked for.
+    fn refuse(&self, reference: &Reference<'_>, candidates: &[PathBuf]) -> LoadError {
+        let of_file = |file: &PathBuf| match inspect(file) {
+            Ok(info) => (file.clone(), info.digest),
+            Err(_) => (file.clone(), "unreadable".into()),
+        };
+        match &reference.wanted {
+            Wanted::Digest(digest) if !candidates.is_empty() => LoadError::Digest {
+                name: reference.stem.to_owned(),
+                wanted: digest.clone(),
+                found: candidates.iter().map(of_file).collect(),
+            },
+            _ => LoadError::NotFound {
+                name: reference.text.to_owned(),
+                near: self.near(reference.stem),
+                looked_in: self.places.clone(),
+            },
+        }
+    }
+
+    /// All regular files `*.wasm`, place after place. A place that does not exist has none. Within a place
+    /// `NAME.wasm` comes before the `NAME@VERSION.wasm` that are kept beside it, the newest of these first.
     fn files(&self) -> Vec<PathBuf> {
         let mut files = Vec::new();
         for place in &self.places {
             let entries = std::fs::read_dir(place).into_iter().flatten().flatten();
-            let mut here: Vec<PathBuf> = entries
-                .map(|entry| entry.path())
-                .filter(|path| {
-                    path.extension().is_some_and(|extension| extension == "wasm") && path.is_file()
-                })
-                .collect();
-            here.sort();
+            let mut here: Vec<PathBuf> =
+                entries.map(|entry| entry.path()).filter(|path| is_wasm(path) && path.is_file()).collect();
+            here.sort_by_cached_key(|file| {
+                let stem = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+                let kept = stem.split_once('@').map(|(_, version)| Version::parse(version).ok());
+                (plugin_name(file), kept.is_some(), Reverse(kept.flatten()), stem)
+            });
             files.extend(here);
         }
         files
@@ -89,7 +138,7 @@ impl Library {
         let mut names: Vec<(f64, String)> = self
             .files()
             .iter()
-            .map(|file| file_name(file))
+            .map(|file| plugin_name(file))
             .map(|candidate| (strsim::jaro_winkler(name, &candidate), candidate))
             .filter(|(likeness, _)| *likeness > 0.8)
             .collect();
@@ -97,15 +146,4 @@ impl Library {
         names.dedup_by(|a, b| a.1 == b.1);
         names.into_iter().map(|(_, name)| name).take(2).collect()
     }
-}
-
-fn file_name(file: &Path) -> String {
-    file.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned())
-}
-
-/// Whether the plugin's version is `wanted`, or begins with it part by part: 0.1 takes 0.1.3 and not 0.10.0.
-fn matches(info: &Info, wanted: &str) -> bool {
-    let Some(version) = info.version.as_deref() else { return false };
-    let mut parts = version.split('.');
-    wanted.split('.').all(|part| parts.next() == Some(part))
 }
