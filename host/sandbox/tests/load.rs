@@ -38,7 +38,7 @@ fn inspect_reads_kind_version_description_imports_and_digest() {
     let path = plugins("plugins").join("grpo.wasm");
     let Info { name, kind, version, description, contract, digest, size, imports, .. } =
         inspect(&path).unwrap();
-    assert_eq!((name.as_str(), kind, contract.as_str()), ("grpo", Kind::Estimator, "0.1.0"));
+    assert_eq!((name.as_str(), kind, contract.as_str()), ("grpo", Kind::Estimator, "0.2.0"));
     assert_eq!(version.as_deref(), Some("0.1.0"));
     assert!(description.unwrap().starts_with("GRPO"));
     assert_eq!(size, std::fs::metadata(&path).unwrap().len());

@@ -16,6 +16,8 @@ fn batch() -> EstimatorBatch {
         segment_rollouts: vec![0, 1, 0, 2],
         segment_offsets: vec![0, 2, 3, 4, 7],
         turns: vec![0, 0, 0, 1, 0, 0, 1],
+        turn_rewards: vec![0.0, 1.0, 0.3, -0.2, -0.5],
+        turn_offsets: vec![0, 2, 3, 5],
         kl: vec![0.1, -0.2, 0.3, 0.4, 0.0, -0.1, 0.7],
         values: vec![],
         gamma: 0.97,
@@ -31,6 +33,8 @@ fn native(batch: &EstimatorBatch) -> Batch {
         segment_rollouts: batch.segment_rollouts.clone(),
         segment_offsets: batch.segment_offsets.clone(),
         turns: batch.turns.clone(),
+        turn_rewards: batch.turn_rewards.clone(),
+        turn_offsets: batch.turn_offsets.clone(),
         kl: batch.kl.clone(),
         values: batch.values.clone(),
         gamma: batch.gamma,
@@ -77,6 +81,8 @@ async fn a_large_estimate_fits_whatever_the_output_limit() {
         segment_rollouts: vec![0, 1],
         segment_offsets: vec![0, tokens / 2, tokens],
         turns: vec![0; tokens as usize],
+        turn_rewards: vec![1.0, 0.0],
+        turn_offsets: vec![0, 1, 2],
         gamma: 1.0,
         ..EstimatorBatch::default()
     };
@@ -88,7 +94,7 @@ async fn a_large_estimate_fits_whatever_the_output_limit() {
 #[tokio::test]
 async fn a_batch_that_does_not_fit_together_never_reaches_the_plugin() {
     let plugin = SANDBOX.estimator(&library(), "grpo", limits()).unwrap();
-    let change: [fn(&mut EstimatorBatch); 9] = [
+    let change: [fn(&mut EstimatorBatch); 15] = [
         |b| b.groups = vec![0, 2, 0],
         |b| b.groups.push(0),
         |b| b.segment_rollouts[0] = 9,
@@ -98,6 +104,12 @@ async fn a_batch_that_does_not_fit_together_never_reaches_the_plugin() {
         |b| b.kl.truncate(3),
         |b| b.rewards[0] = f32::NAN,
         |b| b.groups = vec![0, u32::MAX, 0],
+        |b| b.turns[3] = 2,
+        |b| b.turn_rewards[1] = f32::INFINITY,
+        |b| b.turn_rewards.clear(),
+        |b| b.turn_offsets = vec![1, 2, 3, 5],
+        |b| b.turn_offsets = vec![0, 3, 2, 5],
+        |b| b.turn_offsets = vec![0, 5],
     ];
     for (case, change) in change.iter().enumerate() {
         let mut bad = batch();

@@ -48,6 +48,12 @@ impl Batch {
         }
         rollouts
     }
+
+    /// What each turn of a rollout earned, by turn.
+    pub fn turn_rewards_of(&self, rollout: usize) -> &[f32] {
+        let offset = |at: usize| self.turn_offsets[at] as usize;
+        &self.turn_rewards[offset(rollout)..offset(rollout + 1)]
+    }
 }
 
 #[cfg(test)]
@@ -61,7 +67,9 @@ mod tests {
             groups: vec![1, 0, 1],
             segment_rollouts: vec![0, 1, 0, 2],
             segment_offsets: vec![0, 2, 5, 6, 6],
-            turns: vec![0; 6],
+            turns: vec![0, 0, 0, 0, 0, 1],
+            turn_rewards: vec![0.75, 0.25, 0.0, 0.5],
+            turn_offsets: vec![0, 2, 3, 4],
             kl: Vec::new(),
             values: Vec::new(),
             gamma: 1.0,
@@ -78,6 +86,8 @@ mod tests {
         assert_eq!(batch.segments().count(), 4);
         assert_eq!(batch.rollouts_by_group(), [vec![1], vec![0, 2]]);
         assert_eq!(batch.tokens_by_rollout(), [vec![0, 1, 5], vec![2, 3, 4], vec![]]);
+        assert_eq!(batch.turn_rewards_of(0), [0.75, 0.25]);
+        assert_eq!(batch.turn_rewards_of(2), [0.5]);
     }
 
     #[test]
@@ -88,6 +98,8 @@ mod tests {
             segment_rollouts: Vec::new(),
             segment_offsets: Vec::new(),
             turns: Vec::new(),
+            turn_rewards: Vec::new(),
+            turn_offsets: vec![0],
             ..batch()
         };
         assert_eq!((empty.tokens(), empty.segments().count()), (0, 0));

@@ -13,6 +13,19 @@ macro_rules! export_reward {
     };
 }
 
+/// Exports a type that implements [`GroupReward`](crate::reward::GroupReward). Nothing on other targets than wasm32.
+#[macro_export]
+macro_rules! export_group_reward {
+    ($plugin:ty) => {
+        #[cfg(target_arch = "wasm32")]
+        const _: () = {
+            type Plugin = $plugin;
+    $crate::internal::group_reward::export!(Plugin with_types_in $crate::internal::group_reward);
+            $crate::metadata!();
+        };
+    };
+}
+
 /// Exports a type that implements [`Episode`](crate::environment::Episode). Nothing on other targets than wasm32.
 #[macro_export]
 macro_rules! export_environment {
@@ -34,6 +47,19 @@ macro_rules! export_estimator {
         const _: () = {
             type Plugin = $plugin;
     $crate::internal::estimator::export!(Plugin with_types_in $crate::internal::estimator);
+            $crate::metadata!();
+        };
+    };
+}
+
+/// Exports a type that implements [`Interpreter`](crate::interpreter::Interpreter). Nothing on other targets than wasm32.
+#[macro_export]
+macro_rules! export_interpreter {
+    ($plugin:ty) => {
+        #[cfg(target_arch = "wasm32")]
+        const _: () = {
+            type Plugin = $crate::interpreter::Exported<$plugin>;
+    $crate::internal::interpreter::export!(Plugin with_types_in $crate::internal::interpreter);
             $crate::metadata!();
         };
     };

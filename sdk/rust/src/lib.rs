@@ -20,14 +20,17 @@
 //! export line is nothing, so the plugin's unit tests run like any other.
 
 mod bindings;
+pub mod code;
 pub mod environment;
 pub mod estimator;
 mod export;
+pub mod interpreter;
+pub mod model;
 pub mod reward;
 pub mod types;
 
 /// What the export macros expand to; not for use by hand.
 #[doc(hidden)]
 pub mod internal {
-    pub use crate::bindings::{environment, estimator, reward};
+    pub use crate::bindings::{environment, estimator, group_reward, interpreter, reward};
 }

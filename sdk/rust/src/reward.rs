@@ -1,6 +1,8 @@
-//! Rewards: score a finished rollout.
+//! Rewards: score a finished rollout, or the finished rollouts of one prompt together.
 
-pub use crate::bindings::reward::exports::molt::plugin::reward::{Grade, Guest as Reward, Sample, Verdict};
+pub use crate::bindings::group_reward::exports::molt::plugin::group_reward::Guest as GroupReward;
+pub use crate::bindings::reward::exports::molt::plugin::reward::Guest as Reward;
+pub use crate::bindings::types::{Grade, Sample, Verdict};
 
 impl Verdict {
     /// A reward without metrics; the task counts as solved when it is at least 1.

@@ -59,6 +59,8 @@ mod tests {
             segment_rollouts: vec![0, 1, 2],
             segment_offsets: vec![0, 1, 2, 3],
             turns: vec![0; 3],
+            turn_rewards: vec![1.0, 0.5, 0.0],
+            turn_offsets: vec![0, 1, 2, 3],
             kl: vec![],
             values: vec![],
             gamma: 1.0,
