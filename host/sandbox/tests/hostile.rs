@@ -209,6 +209,8 @@ async fn an_estimate_is_guarded_and_names_no_rollout() {
             segment_rollouts: vec![0, 1],
             segment_offsets: vec![0, 2, 3],
             turns: vec![0; 3],
+            turn_rewards: vec![1.0, 0.5],
+            turn_offsets: vec![0, 1, 2],
             gamma,
             ..EstimatorBatch::default()
         };
