@@ -11,6 +11,7 @@ mod error;
 mod inspect;
 mod list;
 mod new;
+mod oci;
 mod open;
 mod present;
 mod project;

@@ -1,0 +1,143 @@
+//! The artifact format that registries and tools of the WebAssembly ecosystem share.
+
+use super::{PLUGIN_MIB, Reference, RegistryError, sha256};
+use crate::error::AuthorError;
+use molt_sandbox::Info;
+use oci_client::manifest::{OCI_IMAGE_MEDIA_TYPE, OciDescriptor, OciImageManifest};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use wit_component::DecodedWasm;
+
+const CONFIG: &str = "application/vnd.wasm.config.v0+json";
+const LAYER: &str = "application/wasm";
+
+/// The configuration blob.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Config<'a> {
+    created: String,
+    architecture: &'static str,
+    os: &'static str,
+    layer_digests: [&'a str; 1],
+    component: Component,
+}
+
+/// What the component asks for and gives.
+#[derive(Debug, Serialize)]
+struct Component {
+    exports: Vec<String>,
+    imports: Vec<String>,
+}
+
+/// What is uploaded for one plugin besides its file.
+#[derive(Debug)]
+pub(crate) struct Artifact {
+    pub(super) config: Vec<u8>,
+    pub(super) config_digest: String,
+    pub(super) manifest: Vec<u8>,
+    /// What the registry files the manifest under.
+    pub(super) manifest_digest: String,
+}
+
+impl Artifact {
+    /// Describes a plugin.
+    ///
+    /// # Errors
+    /// A component whose interfaces cannot be read.
+    pub(crate) fn of(info: &Info, bytes: &[u8]) -> Result<Self, AuthorError> {
+        let unreadable = |why: String| {
+            AuthorError::user(format!("{} cannot be described: {why}", info.path.display()), "build it again")
+        };
+        let config = Config {
+            created: created().map_err(|error| unreadable(error.to_string()))?,
+            architecture: "wasm",
+            os: "wasip2",
+            layer_digests: [&info.digest],
+            component: component(bytes).map_err(&unreadable)?,
+        };
+        let config = serde_json::to_vec(&config).map_err(|error| unreadable(error.to_string()))?;
+        let config_digest = sha256(&config);
+        let manifest = OciImageManifest {
+            media_type: Some(OCI_IMAGE_MEDIA_TYPE.into()),
+            config: descriptor(CONFIG, &config_digest, config.len()),
+            layers: vec![descriptor(LAYER, &info.digest, bytes.len())],
+            annotations: Some(annotations(info)),
+            ..OciImageManifest::default()
+        };
+        let manifest = serde_json::to_vec(&manifest).map_err(|error| unreadable(error.to_string()))?;
+        let manifest_digest = sha256(&manifest);
+        Ok(Self { config, config_digest, manifest, manifest_digest })
+    }
+}
+
+fn created() -> Result<String, time::error::Format> {
+    let now = OffsetDateTime::now_utc();
+    now.replace_nanosecond(0).unwrap_or(now).format(&Rfc3339)
+}
+
+fn descriptor(media_type: &str, digest: &str, size: usize) -> OciDescriptor {
+    OciDescriptor {
+        media_type: media_type.into(),
+        digest: digest.into(),
+        size: i64::try_from(size).unwrap_or(i64::MAX),
+        ..OciDescriptor::default()
+    }
+}
+
+/// The names of all that the component imports and exports.
+fn component(bytes: &[u8]) -> Result<Component, String> {
+    let decoded = wit_component::decode(bytes).map_err(|error| format!("{error:#}"))?;
+    let DecodedWasm::Component(resolve, world) = decoded else {
+        return Err("it holds interfaces and no code".into());
+    };
+    let world = resolve.worlds.get(world).ok_or("it has no world")?;
+    Ok(Component {
+        exports: world.exports.keys().map(|key| resolve.name_world_key(key)).collect(),
+        imports: world.imports.keys().map(|key| resolve.name_world_key(key)).collect(),
+    })
+}
+
+/// For people who browse a registry.
+fn annotations(info: &Info) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::from([("org.opencontainers.image.title".to_owned(), info.name.clone())]);
+    all.extend(info.version.clone().map(|version| ("org.opencontainers.image.version".to_owned(), version)));
+    let description = info.description.clone();
+    all.extend(description.map(|text| ("org.opencontainers.image.description".to_owned(), text)));
+    all
+}
+
+/// The layer of a manifest that is the component.
+///
+/// # Errors
+/// Another type of artifact, or one that is too large.
+pub(super) fn layer(manifest: &[u8], reference: &Reference) -> Result<OciDescriptor, RegistryError> {
+    let other = |found: String| RegistryError::NotComponent { reference: reference.to_string(), found };
+    let value: serde_json::Value =
+        serde_json::from_slice(manifest).map_err(|error| other(format!("its manifest is no JSON ({error})")))?;
+    let media_type = value.get("mediaType").and_then(serde_json::Value::as_str);
+    if media_type.is_some_and(|found| found != OCI_IMAGE_MEDIA_TYPE) {
+        return Err(other(format!("its manifest is {}", media_type.unwrap_or_default())));
+    }
+    let manifest: OciImageManifest = serde_json::from_value(value)
+        .map_err(|error| other(format!("its manifest is not that of an image ({error})")))?;
+    if manifest.config.media_type != CONFIG {
+        return Err(other(format!("its configuration is {}", manifest.config.media_type)));
+    }
+    let [layer] = manifest.layers.as_slice() else {
+        return Err(other(format!("it has {} layers", manifest.layers.len())));
+    };
+    if layer.media_type != LAYER {
+        return Err(other(format!("its layer is {}", layer.media_type)));
+    }
+    if !layer.digest.starts_with("sha256:") {
+        return Err(other(format!("its layer has the digest {}", layer.digest)));
+    }
+    let bytes = u64::try_from(layer.size).map_err(|_| other(format!("its layer has {} bytes", layer.size)))?;
+    if bytes > PLUGIN_MIB << 20 {
+        return Err(RegistryError::TooLarge { reference: reference.to_string(), bytes });
+    }
+    // The address of another server in the manifest is not followed: what is wanted lies in this registry.
+    Ok(OciDescriptor { urls: None, ..layer.clone() })
+}
