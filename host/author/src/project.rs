@@ -41,6 +41,19 @@ impl Kind {
     }
 }
 
+impl Kind {
+    /// The interface in the contract's WIT that it exports.
+    pub(crate) fn interface(self) -> &'static str {
+        match self {
+            Kind::Reward | Kind::Judge => "reward",
+            Kind::GroupReward => "group-reward",
+            Kind::Environment | Kind::CodeEnvironment => "environment",
+            Kind::Estimator => "estimator",
+            Kind::Interpreter => "code",
+        }
+    }
+}
+
 /// What a project is written in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
@@ -165,6 +178,11 @@ impl Project {
             version,
             description,
         })
+    }
+
+    /// The file that `build` writes.
+    pub(crate) fn component(&self) -> PathBuf {
+        self.dir.join(format!("{}.wasm", self.name))
     }
 
     /// The contract's WIT inside the project.

@@ -43,7 +43,7 @@ pub(crate) fn run(args: Args) -> Result<u8, AuthorError> {
 
 /// Builds `DIR/NAME.wasm` and returns its path. The file appears whole or not at all.
 fn build(project: &Project) -> Result<PathBuf, AuthorError> {
-    let out = project.dir.join(format!("{}.wasm", project.name));
+    let out = project.component();
     let help = "free space there, or make the directory writable";
     let unwritable = || format!("cannot write {}", out.display());
     let part = tempfile::Builder::new()
@@ -61,6 +61,18 @@ fn build(project: &Project) -> Result<PathBuf, AuthorError> {
     describe(project, part.path()).or_failed(unwritable(), help)?;
     part.persist(&out).map_err(|error| error.error).or_failed(unwritable(), help)?;
     Ok(out)
+}
+
+/// The path of the source file that a project of this kind and language begins with.
+fn entry(project: &Project, name: &str) -> Result<PathBuf, AuthorError> {
+    let path = project.dir.join(name);
+    if path.is_file() {
+        return Ok(path);
+    }
+    Err(AuthorError::user(
+        format!("{} is not there", path.display()),
+        format!("the source of a plugin of kind {} in {} begins there", project.kind, project.lang),
+    ))
 }
 
 /// Puts the project's version and description into the file, where `inspect` reads them without running

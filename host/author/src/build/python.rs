@@ -1,9 +1,104 @@
-//! python.
+//! Python: componentize-py runs the source's imports once, and makes a component of CPython as it then is.
 
-use crate::error::AuthorError;
+use super::tools;
+use crate::error::{AuthorError, OrAuthor};
 use crate::project::Project;
-use std::path::Path;
+use sha2::{Digest, Sha256};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
-pub(super) fn build(_: &Project, _: &Path) -> Result<(), AuthorError> {
-    Err(AuthorError::user("python cannot be built yet", "use Rust"))
+/// The tool, and the Python that it has inside.
+const TOOL: &str = "componentize-py";
+const VERSION: &str = "0.25.1";
+const PYTHON: &str = "3.14";
+
+pub(super) fn build(project: &Project, out: &Path) -> Result<(), AuthorError> {
+    let module = project.kind.interface().replace('-', "_");
+    super::entry(project, &format!("{module}.py"))?;
+    let tool = tools::pip(TOOL, VERSION, &[&format!("{TOOL}=={VERSION}")])?;
+    let packages = packages(project)?;
+    let componentize = |arguments: &[&str]| {
+        let mut command = tool.python();
+        command.arg("-m").arg(TOOL.replace('-', "_"));
+        command.arg("--quiet").arg("--wit-path").arg(project.wit());
+        command.arg("--world").arg(project.kind.world()).args(arguments);
+        // Its own stack says nothing to an author.
+        command.env("RUST_BACKTRACE", "0").env_remove("VIRTUAL_ENV").stdin(Stdio::null());
+        command
+    };
+    // For editors and for tests in plain Python. They appear with the first build, even one that fails.
+    run(project, componentize(&["bindings"]).arg(project.dir.join("molt/bindings")))?;
+    let mut command = componentize(&["componentize", &module]);
+    command.arg("--output").arg(out).arg("--python-path").arg(&project.dir);
+    if let Some(packages) = packages {
+        command.arg("--python-path").arg(packages);
+    }
+    run(project, &mut command)
+}
+
+fn run(project: &Project, command: &mut Command) -> Result<(), AuthorError> {
+    let output = command.output().or_user("python3 cannot be started", "install Python 3.10 or newer")?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let printed = [output.stdout, output.stderr].concat();
+    Err(AuthorError {
+        because: vec![readable(&String::from_utf8_lossy(&printed))],
+        ..AuthorError::failed(
+            format!("{} cannot be built", project.dir.display()),
+            "correct the source; it was imported with nothing but itself, the standard library and \
+             requirements.txt at hand",
+        )
+    })
+}
+
+/// What Python said, without the tool's own frames, and with the paths that the author knows.
+fn readable(printed: &str) -> String {
+    let (_, said) = printed.split_once("AssertionError: ").unwrap_or(("", printed));
+    let said = said.split("\n\nCaused by:").next().unwrap_or(said);
+    said.replace("\"/0/", "\"").replace("\"/1/", "\"").trim().to_owned()
+}
+
+/// What requirements.txt asks for, installed once for all projects that ask for the same.
+fn packages(project: &Project) -> Result<Option<PathBuf>, AuthorError> {
+    let Ok(requirements) = fs::read_to_string(project.dir.join("requirements.txt")) else { return Ok(None) };
+    let wanted = |line: &&str| !line.is_empty() && !line.starts_with('#');
+    if requirements.lines().map(str::trim).filter(wanted).count() == 0 {
+        return Ok(None);
+    }
+    let digest = Sha256::digest(format!("{PYTHON}\n{requirements}"));
+    let version: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    // Only what has no compiled part: there is no machine that it would be compiled for.
+    let only_python =
+        ["--only-binary", ":all:", "--platform", "any", "--implementation", "py", "--abi", "none"];
+    let requirements = project.dir.join("requirements.txt");
+    let mut arguments: Vec<&str> = only_python.to_vec();
+    arguments.extend(["--python-version", PYTHON, "--requirement"]);
+    let requirements = requirements.to_string_lossy();
+    arguments.push(&requirements);
+    let tool = tools::pip("python-packages", &version, &arguments).map_err(|error| AuthorError {
+        help: "give packages of pure Python in requirements.txt: compiled ones, such as numpy, do not run here"
+            .into(),
+        ..error
+    })?;
+    Ok(Some(tool.dir))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_source_is_told_as_python_tells_it() {
+        let printed = "Traceback (most recent call last):\n  File \"bin/componentize-py\", line 8\n    \
+                       sys.exit(script())\nAssertionError:   File \"/0/reward.py\", line 4\n    \
+                       def score(self, s)\n                      ^\nSyntaxError: expected ':'\n\n\n\
+                       Caused by:\n    SyntaxError: expected ':' (reward.py, line 4)\n";
+        assert_eq!(
+            readable(printed),
+            "File \"reward.py\", line 4\n    def score(self, s)\n                      ^\nSyntaxError: expected ':'"
+        );
+        assert_eq!(readable("No module named componentize_py\n"), "No module named componentize_py");
+    }
 }

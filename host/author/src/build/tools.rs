@@ -30,12 +30,16 @@ pub(super) fn pip(name: &str, version: &str, packages: &[&str]) -> Result<Tool, 
     })
 }
 
-/// Packages of npm. Their programs lie in `node_modules/.bin`.
-pub(super) fn npm(name: &str, version: &str, packages: &[&str]) -> Result<Tool, AuthorError> {
+/// Packages of npm, exactly those of `files`, which are package.json and package-lock.json. They lie in
+/// `node_modules`.
+pub(super) fn npm(name: &str, version: &str, files: &[(&str, &str)]) -> Result<Tool, AuthorError> {
     ensure(name, version, |dir| {
+        for (file, contents) in files {
+            fs::write(dir.join(file), contents)
+                .or_failed(format!("cannot write to {}", dir.display()), "free space there")?;
+        }
         let mut npm = Command::new("npm");
-        npm.args(["install", "--no-audit", "--no-fund", "--no-save", "--loglevel=error"]);
-        npm.arg("--prefix").arg(dir).args(packages);
+        npm.current_dir(dir).args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]);
         execute(&mut npm, "install Node.js 20 or newer with npm")
     })
 }
