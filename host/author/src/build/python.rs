@@ -2,7 +2,7 @@
 
 use super::tools;
 use crate::error::{AuthorError, OrAuthor};
-use crate::project::Project;
+use crate::project::{Kind, Project};
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,15 +13,26 @@ const TOOL: &str = "componentize-py";
 const VERSION: &str = "0.25.1";
 const PYTHON: &str = "3.14";
 
+const NO_PLACE: &str = "the build has no directory for temporary files to work in";
+
+/// What is loaded first; the plugin's source follows from it.
+const ENTRY: &str = include_str!("python/molt_entry.py");
+
 pub(super) fn build(project: &Project, out: &Path) -> Result<(), AuthorError> {
     let module = project.kind.interface().replace('-', "_");
     super::entry(project, &format!("{module}.py"))?;
     let tool = tools::pip(TOOL, VERSION, &[&format!("{TOOL}=={VERSION}")])?;
     let packages = packages(project)?;
+    let scratch = tempfile::tempdir().or_failed(NO_PLACE, "free space there, or set TMPDIR")?;
+    for (name, contents) in
+        [("molt_entry.py", ENTRY), ("molt_plugin_source.py", &constants(project.kind, &module))]
+    {
+        fs::write(scratch.path().join(name), contents)
+            .or_failed(NO_PLACE, "free space there, or set TMPDIR")?;
+    }
     let componentize = |arguments: &[&str]| {
         let mut command = tool.python();
-        command.arg("-m").arg(TOOL.replace('-', "_"));
-        command.arg("--quiet").arg("--wit-path").arg(project.wit());
+        command.args(["-m", "componentize_py", "--quiet", "--wit-path"]).arg(project.wit());
         command.arg("--world").arg(project.kind.world()).args(arguments);
         // Its own stack says nothing to an author.
         command.env("RUST_BACKTRACE", "0").env_remove("VIRTUAL_ENV").stdin(Stdio::null());
@@ -29,12 +40,25 @@ pub(super) fn build(project: &Project, out: &Path) -> Result<(), AuthorError> {
     };
     // For editors and for tests in plain Python. They appear with the first build, even one that fails.
     run(project, componentize(&["bindings"]).arg(project.dir.join("molt/bindings")))?;
-    let mut command = componentize(&["componentize", &module]);
-    command.arg("--output").arg(out).arg("--python-path").arg(&project.dir);
+    let mut command = componentize(&["componentize", "molt_entry"]);
+    command.arg("--output").arg(out);
+    command.arg("--python-path").arg(&project.dir).arg("--python-path").arg(scratch.path());
     if let Some(packages) = packages {
         command.arg("--python-path").arg(packages);
     }
     run(project, &mut command)
+}
+
+/// What the entry has to know: componentize-py mounts the first directory of the path as `/0`.
+fn constants(kind: Kind, module: &str) -> String {
+    let class = match kind {
+        Kind::Reward | Kind::Judge => "Reward",
+        Kind::GroupReward => "GroupReward",
+        Kind::Environment | Kind::CodeEnvironment => "Episode",
+        Kind::Estimator => "Estimator",
+        Kind::Interpreter => "Session",
+    };
+    format!("ROOT = \"/0\"\nMODULE = \"{module}\"\nCLASS = \"{class}\"\n")
 }
 
 fn run(project: &Project, command: &mut Command) -> Result<(), AuthorError> {
@@ -53,11 +77,24 @@ fn run(project: &Project, command: &mut Command) -> Result<(), AuthorError> {
     })
 }
 
-/// What Python said, without the tool's own frames, and with the paths that the author knows.
+/// What Python said, without the frames of the tool and of the entry, and with the paths that the author knows.
 fn readable(printed: &str) -> String {
     let (_, said) = printed.split_once("AssertionError: ").unwrap_or(("", printed));
     let said = said.split("\n\nCaused by:").next().unwrap_or(said);
-    said.replace("\"/0/", "\"").replace("\"/1/", "\"").trim().to_owned()
+    let mut kept = String::new();
+    let mut skipping = false;
+    for line in said.lines() {
+        if line.trim_start().starts_with("File \"") {
+            skipping = line.contains("/molt_entry.py\"") || line.contains("<frozen importlib");
+        } else if !line.starts_with("    ") {
+            skipping = false;
+        }
+        if !skipping {
+            kept.push_str(line);
+            kept.push('\n');
+        }
+    }
+    kept.replace("\"/0/", "\"").trim().to_owned()
 }
 
 /// What requirements.txt asks for, installed once for all projects that ask for the same.
@@ -100,5 +137,17 @@ mod tests {
             "File \"reward.py\", line 4\n    def score(self, s)\n                      ^\nSyntaxError: expected ':'"
         );
         assert_eq!(readable("No module named componentize_py\n"), "No module named componentize_py");
+    }
+
+    #[test]
+    fn frames_that_are_not_the_authors_are_left_out() {
+        let printed = "AssertionError: Traceback (most recent call last):\n  File \"/1/molt_entry.py\", line 17, in <module>\n    \
+                       specification.loader.exec_module(module)\n    ~~~~^^^^\n  File \"<frozen importlib._bootstrap_external>\", line 759, in exec_module\n  \
+                       File \"/0/reward.py\", line 3, in <module>\n    1 / 0\n    ~~^~~\nZeroDivisionError: division by zero\n\n\nCaused by: x";
+        assert_eq!(
+            readable(printed),
+            "Traceback (most recent call last):\n  File \"reward.py\", line 3, in <module>\n    1 / 0\n    ~~^~~\n\
+             ZeroDivisionError: division by zero"
+        );
     }
 }
