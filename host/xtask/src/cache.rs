@@ -46,6 +46,11 @@ impl Cache {
         self.root.join("target")
     }
 
+    /// The registry server of the tests, of the version that `registry` pins.
+    pub(crate) fn registry(&self) -> PathBuf {
+        self.root.join("docker-registry-2.8.2")
+    }
+
     /// A model in Hugging Face layout.
     pub(crate) fn model(&self, name: &str) -> PathBuf {
         self.root.join("models").join(name)

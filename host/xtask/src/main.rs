@@ -1,6 +1,7 @@
 //! `cargo xtask …`: set-up, demo and tests, with nothing installed beforehand but Rust, a C++ compiler
 //! and Python's pip (the client that fetches libtorch).
 
+mod audit;
 mod cache;
 mod demo;
 mod dequantize;
@@ -9,6 +10,7 @@ mod fetch;
 mod gguf;
 mod plugins;
 mod process;
+mod registry;
 mod setup;
 mod smollm2;
 mod test;
@@ -24,6 +26,8 @@ cargo xtask COMMAND
   test     set up, build the plugins, check formatting and lints, run every test
   setup    fetch libtorch into the cache and write .cargo/local.toml
   plugins  build the WebAssembly components
+  registry fetch the registry server that the tests of push and pull start, and print where it is
+  audit    check the licences, sources and known advisories of all dependencies
   smollm2  fetch SmolLM2-135M-Instruct into the cache and print where it is
   doctor   say what is missing on this machine and how to get it";
 
@@ -62,6 +66,11 @@ fn run(arguments: Vec<String>) -> Result<ExitCode> {
             println!("{}", smollm2::model(&setup::setup()?)?.display());
             Ok(ExitCode::SUCCESS)
         }
+        "registry" => {
+            println!("{}", registry::registry(&cache::Cache::locate()?)?.display());
+            Ok(ExitCode::SUCCESS)
+        }
+        "audit" => audit::audit().map(|()| ExitCode::SUCCESS),
         "test" => test::test().map(|()| ExitCode::SUCCESS),
         "doctor" => doctor::doctor(),
         "demo" => demo::demo(&demo::Options::parse(rest)?).map(|()| ExitCode::SUCCESS),

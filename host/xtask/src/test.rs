@@ -1,6 +1,6 @@
 //! Everything that continuous integration checks.
 
-use crate::{plugins, process, setup, smollm2};
+use crate::{audit, plugins, process, registry, setup, smollm2};
 use anyhow::Result;
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,8 @@ pub(crate) fn test() -> Result<()> {
     let cache = stage(&mut stages, "set-up", setup::setup)?;
     stage(&mut stages, "plugins", || plugins::build(&cache))?;
     stage(&mut stages, "model", || smollm2::model(&cache))?;
+    stage(&mut stages, "registry", || registry::registry(&cache))?;
+    stage(&mut stages, "audit", audit::audit)?;
     for (name, arguments) in [
         ("format", &["fmt", "--all", "--check"][..]),
         ("lints", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
