@@ -1,7 +1,7 @@
 //! The command line: each command's arguments are in its own module.
 
 use crate::error::AuthorError;
-use crate::{add, build, inspect, list, new, pull, push};
+use crate::{add, build, check, inspect, list, new, pull, push, test};
 use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand};
 use std::path::PathBuf;
 
@@ -9,6 +9,9 @@ use std::path::PathBuf;
 enum Request {
     New(new::Args),
     Build(build::Args),
+    Check(check::Args),
+    Test(test::Args),
+    Run(crate::run::Args),
     List(list::Args),
     Inspect(inspect::Args),
     Push(push::Args),
@@ -43,6 +46,9 @@ pub fn run(matches: &ArgMatches) -> Result<u8, AuthorError> {
     match request {
         Request::New(args) => new::run(args),
         Request::Build(args) => build::run(args),
+        Request::Check(args) => check::run(&args),
+        Request::Test(args) => test::run(&args),
+        Request::Run(args) => crate::run::run(&args),
         Request::List(args) => list::run(&args),
         Request::Inspect(args) => inspect::run(&args),
         Request::Push(args) => push::run(args),

@@ -5,7 +5,10 @@
 
 mod add;
 mod args;
+mod batch;
 mod build;
+mod cases;
+mod check;
 mod embedded;
 mod error;
 mod inspect;
@@ -17,6 +20,8 @@ mod present;
 mod project;
 mod pull;
 mod push;
+mod run;
+mod test;
 
 pub use args::{command, run};
 pub use error::{AuthorError, FAILED, OrAuthor, USER, chain};

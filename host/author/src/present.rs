@@ -1,6 +1,8 @@
-//! Tables and digests for people.
+//! Tables, digests and failures for people.
 
 use crate::error::{AuthorError, OrAuthor};
+use molt_core::chat::{Message, Role};
+use molt_sandbox::Failure;
 use std::io::{ErrorKind, Write};
 
 /// The first twelve digits of a `sha256:…` digest.
@@ -34,6 +36,34 @@ pub fn table(rows: &[Vec<String>]) -> String {
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
     };
     rows.iter().map(line).collect()
+}
+
+/// A failure, and below it where in the plugin it happened.
+pub(crate) fn failure(failure: &Failure) -> String {
+    let trace = failure.trace.iter().map(|frame| format!("\n  at {frame}"));
+    std::iter::once(failure.to_string()).chain(trace).collect()
+}
+
+/// A message on one line.
+pub(crate) fn message(message: &Message) -> String {
+    format!("{} {}", role(message.role), quoted(&message.content))
+}
+
+/// Who said a message.
+pub(crate) fn role(role: Role) -> &'static str {
+    match role {
+        Role::System => "system",
+        Role::User => "user",
+        Role::Assistant => "assistant",
+        Role::Tool => "tool",
+    }
+}
+
+/// The beginning of a text in quotes, on one line.
+pub(crate) fn quoted(text: &str) -> String {
+    const LENGTH: usize = 200;
+    let beginning: String = text.chars().take(LENGTH).collect();
+    format!("{beginning:?}{}", if beginning.len() < text.len() { "…" } else { "" })
 }
 
 #[cfg(test)]

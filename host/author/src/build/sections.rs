@@ -1,7 +1,7 @@
 //! Custom sections of a component.
 
 use std::borrow::Cow;
-use wasm_encoder::{Component, CustomSection, Encode};
+use wasm_encoder::{Component, CustomSection};
 
 /// Appends a custom section with `text` to the bytes of a component. Nothing for an empty text.
 pub(super) fn append(component: &mut Vec<u8>, name: &str, text: &str) {

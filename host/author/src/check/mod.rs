@@ -1,0 +1,155 @@
+//! `molt plugin check`: whether a plugin keeps the contract, by reading it and by running it on what is hard.
+
+mod environment;
+mod estimator;
+mod inputs;
+mod interpreter;
+mod reward;
+
+use crate::error::{AuthorError, FAILED};
+use crate::open::{Loaded, Opened, Target, grant_of};
+use crate::present::{failure, print};
+use molt_sandbox::Failure;
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// Whether a plugin keeps the contract: its version and imports, and how it behaves on what is hard
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    target: Target,
+    /// Cases whose inputs are tried too [default: cases.toml of the project]
+    #[arg(long, value_name = "FILE")]
+    cases: Option<PathBuf>,
+    /// Print the findings as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What one check found.
+#[derive(Debug, Serialize)]
+struct Finding {
+    check: String,
+    ok: bool,
+    detail: String,
+    /// What to do; empty if there is nothing to be done.
+    help: String,
+}
+
+/// What all checks found, in order.
+#[derive(Debug, Default)]
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn ok(&mut self, check: &str, detail: impl Into<String>) {
+        self.0.push(Finding { check: check.into(), ok: true, detail: detail.into(), help: String::new() });
+    }
+
+    fn failed(&mut self, check: &str, detail: impl Into<String>, help: &str) {
+        self.0.push(Finding { check: check.into(), ok: false, detail: detail.into(), help: help.into() });
+    }
+
+    /// One finding for many trials: the first problem, or how it is if there is none.
+    fn all(&mut self, check: &str, good: impl Into<String>, problems: Vec<String>, help: &str) {
+        match problems.as_slice() {
+            [] => self.ok(check, good),
+            [first] => self.failed(check, first, help),
+            [first, rest @ ..] => {
+                self.failed(check, format!("{first}\nand {} more like it", rest.len()), help)
+            }
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<u8, AuthorError> {
+    let opened = args.target.open()?;
+    let mut findings = Findings::default();
+    let loaded = surface(&opened, &mut findings)?;
+    let project = opened.project.as_ref().map(|project| project.dir.join("cases.toml"));
+    let cases = args.cases.clone().or_else(|| project.filter(|file| file.is_file()));
+    if let Some(loaded) = loaded {
+        opened.runtime.block_on(async {
+            match &loaded {
+                Loaded::Reward(reward) => reward::check(reward, cases.as_deref(), &mut findings).await,
+                Loaded::Environment(environment) => {
+                    environment::check(environment, cases.as_deref(), &mut findings).await
+                }
+                Loaded::Estimator(estimator) => {
+                    estimator::check(estimator, &mut findings).await;
+                    Ok(())
+                }
+                Loaded::Interpreter(interpreter) => {
+                    interpreter::check(interpreter, &mut findings).await;
+                    Ok(())
+                }
+            }
+        })?;
+    }
+    if args.json {
+        let json = serde_json::to_string_pretty(&findings.0).unwrap_or_default();
+        print(&format!("{json}\n"))?;
+    } else {
+        print(&told(&findings))?;
+    }
+    Ok(if findings.0.iter().all(|finding| finding.ok) { 0 } else { FAILED })
+}
+
+/// Contract, kind and imports; None if the plugin cannot be run.
+fn surface(opened: &Opened, findings: &mut Findings) -> Result<Option<Loaded>, AuthorError> {
+    let info = &opened.info;
+    let what = format!("{} against molt:plugin@{}, {} bytes", info.kind, info.contract, info.size);
+    let wasi = |import: &&String| grant_of(import).is_none();
+    let (plain, granted): (Vec<&String>, Vec<&String>) = info.imports.iter().partition(wasi);
+    let loaded = opened.load();
+    let imports = match (plain.len(), granted.as_slice()) {
+        (0, []) => "imports nothing".to_owned(),
+        (n, []) => format!("{n} of WASI, which are harmless; needs no grant"),
+        (n, named) => {
+            let named: Vec<&str> = named.iter().map(|import| import.as_str()).collect();
+            format!("{n} of WASI, which are harmless, and {}", named.join(", "))
+        }
+    };
+    match loaded {
+        Ok(loaded) => {
+            findings.ok("contract", what);
+            findings.ok("imports", imports);
+            Ok(Some(loaded))
+        }
+        Err(error) => {
+            let because = error.because.join("\n");
+            let refused = because.contains("does not grant");
+            findings.failed(if refused { "imports" } else { "contract" }, because, &error.help);
+            Ok(None)
+        }
+    }
+}
+
+fn told(findings: &Findings) -> String {
+    let width = findings.0.iter().map(|finding| finding.check.len()).max().unwrap_or(0);
+    let indent = " ".repeat(width + 10);
+    let mut text = String::new();
+    for finding in &findings.0 {
+        let (word, detail) = (if finding.ok { "ok" } else { "FAILED" }, &finding.detail);
+        let detail = detail.replace('\n', &format!("\n{indent}"));
+        text += &format!("{word:<6}  {:<width$}  {detail}\n", finding.check);
+        if !finding.help.is_empty() {
+            text += &format!("{indent}help: {}\n", finding.help.replace('\n', &format!("\n{indent}")));
+        }
+    }
+    text
+}
+
+/// What a plugin answered to one input, so that two answers are equal if they are bit for bit.
+fn answer<T: std::fmt::Debug>(found: &Result<T, Failure>) -> String {
+    match found {
+        Ok(value) => format!("{value:?}"),
+        Err(problem) => failure(problem),
+    }
+}
+
+/// The beginning of an answer that may be megabytes long.
+fn brief(text: &str) -> String {
+    const LENGTH: usize = 1000;
+    let beginning: String = text.chars().take(LENGTH).collect();
+    format!("{beginning}{}", if beginning.len() < text.len() { "…" } else { "" })
+}

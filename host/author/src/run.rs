@@ -1,0 +1,311 @@
+//! `molt plugin run`: try a plugin by hand.
+
+use crate::batch::{BatchInput, tokens_by_rollout};
+use crate::cases::Row;
+use crate::error::{AuthorError, FAILED, OrAuthor};
+use crate::open::{Loaded, Target};
+use crate::present::{failure, print, role, table};
+use crate::test::describe;
+use molt_core::chat::{Message, Task};
+use molt_sandbox::{Action, Call, Environment, Estimator, Failure, Interpreter, Reward, ToolCall};
+use serde::Deserialize;
+use std::io::{BufRead, IsTerminal, Read};
+use std::path::{Path, PathBuf};
+
+/// Try a plugin by hand: score a completion, play an episode, estimate a batch, or run code
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    target: Target,
+    /// The row's prompt
+    #[arg(long, value_name = "TEXT")]
+    prompt: Option<String>,
+    /// The row's label
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
+    /// Another column of the row
+    #[arg(long = "field", value_name = "NAME=TEXT")]
+    fields: Vec<String>,
+    /// All randomness that the plugin sees
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// What a reward scores, once per completion [default: standard input]
+    #[arg(long = "completion", value_name = "TEXT")]
+    completions: Vec<String>,
+    /// The model's turns, one a line; a line may be JSON such as
+    /// {"text": "", "tool_calls": [{"name": "python", "arguments": {"code": "1"}}]} [default: standard input]
+    #[arg(long, value_name = "FILE")]
+    script: Option<PathBuf>,
+    /// A batch as JSON, such as {"rewards": [1, 0, 0.5], "groups": [0, 0, 0]} [default: standard input]
+    #[arg(long, value_name = "FILE")]
+    batch: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<u8, AuthorError> {
+    let opened = args.target.open()?;
+    let mut task = Row::new(args.prompt.clone(), args.label.clone(), args.seed).task();
+    for field in &args.fields {
+        let Some((name, text)) = field.split_once('=') else {
+            return Err(AuthorError::user(
+                format!("the field {field:?} has no value"),
+                "give --field NAME=TEXT",
+            ));
+        };
+        task.fields.push((name.to_owned(), text.to_owned()));
+    }
+    let call = Call { rollout: None, seed: args.seed };
+    let loaded = opened.load()?;
+    let tried = opened.runtime.block_on(async {
+        match &loaded {
+            Loaded::Reward(plugin) => reward(plugin, args, &task, call).await,
+            Loaded::Environment(plugin) => environment(plugin, args, &task, call).await,
+            Loaded::Estimator(plugin) => estimator(plugin, args).await,
+            Loaded::Interpreter(plugin) => interpreter(plugin, args, call).await,
+        }
+    })?;
+    match tried {
+        Ok(()) => Ok(0),
+        Err(problem) => {
+            eprintln!("{}", failure(&problem));
+            Ok(FAILED)
+        }
+    }
+}
+
+/// What a command came to: a failure of the plugin is told with its trace.
+type Tried = Result<Result<(), Failure>, AuthorError>;
+
+async fn reward(plugin: &Reward, args: &Args, task: &Task, call: Call) -> Tried {
+    let mut completions = args.completions.clone();
+    if completions.is_empty() {
+        completions.push(all_of_stdin("The completion, and then Ctrl-D:")?);
+    }
+    let sample = |completion: &String| {
+        let turn = Message::new(molt_core::chat::Role::Assistant, completion);
+        let messages = task.messages.iter().cloned().chain([turn]).collect();
+        molt_sandbox::Sample {
+            task: task.clone(),
+            messages,
+            completion: completion.clone(),
+            truncated: false,
+        }
+    };
+    let samples: Vec<_> = completions.iter().map(sample).collect();
+    if plugin.scores_groups() {
+        match plugin.score_group(call, &samples).await {
+            Ok(verdicts) => {
+                print(&verdicts.iter().map(|verdict| describe(verdict) + "\n").collect::<String>())?
+            }
+            Err(problem) => return Ok(Err(problem)),
+        }
+        return Ok(Ok(()));
+    }
+    for sample in &samples {
+        match plugin.score(call, sample).await {
+            Ok(verdict) => print(&(describe(&verdict) + "\n"))?,
+            Err(problem) => return Ok(Err(problem)),
+        }
+    }
+    Ok(Ok(()))
+}
+
+async fn environment(plugin: &Environment, args: &Args, task: &Task, call: Call) -> Tried {
+    let mut turns = Turns::open(args.script.as_deref())?;
+    let mut episode = match plugin.open(call, task).await {
+        Ok(episode) => episode,
+        Err(problem) => return Ok(Err(problem)),
+    };
+    match episode.reset().await {
+        Ok(messages) => show(&messages)?,
+        Err(problem) => return Ok(Err(problem)),
+    }
+    let mut total = 0.0;
+    while let Some(line) = turns.next("> ")? {
+        let transition = match episode.step(&action(&line)).await {
+            Ok(transition) => transition,
+            Err(problem) => return Ok(Err(problem)),
+        };
+        total += transition.reward.unwrap_or(0.0);
+        let reward = transition.reward.map(|reward| format!("reward {reward}"));
+        let solved =
+            transition.solved.map(|solved| (if solved { "solved" } else { "not solved" }).to_owned());
+        let metrics = transition.metrics.iter().map(|(name, value)| format!("{name} {value}"));
+        let told: Vec<String> = reward.into_iter().chain(solved).chain(metrics).collect();
+        if !told.is_empty() {
+            print(&format!("[{}]\n", told.join(", ")))?;
+        }
+        if transition.done {
+            print(&format!("The episode is over, with reward {total}.\n"))?;
+            return Ok(Ok(()));
+        }
+        show(&transition.messages)?;
+    }
+    print(&format!("The episode goes on; so far its reward is {total}.\n"))?;
+    Ok(Ok(()))
+}
+
+async fn estimator(plugin: &Estimator, args: &Args) -> Tried {
+    let help = "write it like this: {\"rewards\": [1, 0, 0.5], \"groups\": [0, 0, 0], \"tokens\": [3, 2, 4]}";
+    let text = match &args.batch {
+        Some(file) => std::fs::read_to_string(file)
+            .or_user(format!("cannot read the batch in {}", file.display()), help)?,
+        None => all_of_stdin("A batch as JSON, and then Ctrl-D:")?,
+    };
+    let input: BatchInput = serde_json::from_str(&text).or_user("this is not a batch", help)?;
+    let batch = input.into_batch().map_err(|problem| AuthorError::user(problem, help))?;
+    let estimate = match plugin.estimate(&batch).await {
+        Ok(estimate) => estimate,
+        Err(problem) => return Ok(Err(problem)),
+    };
+    let mut rows =
+        vec![["ROLLOUT", "GROUP", "REWARD", "TOKENS", "ADVANTAGE", "RETURN"].map(String::from).to_vec()];
+    for (rollout, tokens) in tokens_by_rollout(&batch).iter().enumerate() {
+        let of = |numbers: &[f32]| {
+            let numbers: Vec<f32> = tokens.iter().filter_map(|&token| numbers.get(token).copied()).collect();
+            match numbers.as_slice() {
+                [] => "-".to_owned(),
+                [first, rest @ ..] if rest.iter().all(|number| number == first) => first.to_string(),
+                all => all.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+            }
+        };
+        rows.push(vec![
+            rollout.to_string(),
+            batch.groups.get(rollout).map_or_else(String::new, ToString::to_string),
+            batch.rewards.get(rollout).map_or_else(String::new, ToString::to_string),
+            tokens.len().to_string(),
+            of(&estimate.advantages),
+            of(&estimate.returns),
+        ]);
+    }
+    print(&table(&rows))?;
+    Ok(Ok(()))
+}
+
+async fn interpreter(plugin: &Interpreter, args: &Args, call: Call) -> Tried {
+    let mut session = match plugin.open(call).await {
+        Ok(session) => session,
+        Err(problem) => return Ok(Err(problem)),
+    };
+    let mut pieces = Vec::new();
+    if let Some(file) = &args.script {
+        let help = "give --script a file with code";
+        pieces.push(std::fs::read_to_string(file).or_user(format!("cannot read {}", file.display()), help)?);
+    }
+    let mut lines = if pieces.is_empty() { Some(Turns::open(None)?) } else { None };
+    loop {
+        let piece = match &mut lines {
+            Some(lines) => lines.next(">>> ")?,
+            None => pieces.pop(),
+        };
+        let Some(code) = piece else { return Ok(Ok(())) };
+        let output = match session.run(&code).await {
+            Ok(output) => output,
+            Err(problem) => return Ok(Err(problem)),
+        };
+        let line = |text: &String| {
+            if text.is_empty() || text.ends_with('\n') { text.clone() } else { format!("{text}\n") }
+        };
+        print(&line(&output.printed))?;
+        for text in output.value.iter().chain(&output.error) {
+            print(&line(text))?;
+        }
+    }
+}
+
+fn show(messages: &[Message]) -> Result<(), AuthorError> {
+    print(&messages.iter().map(|m| format!("{}: {}\n", role(m.role), m.content)).collect::<String>())
+}
+
+/// Everything on standard input; a person is told what is wanted.
+fn all_of_stdin(wanted: &str) -> Result<String, AuthorError> {
+    let stdin = std::io::stdin();
+    if stdin.is_terminal() {
+        eprintln!("{wanted}");
+    }
+    let mut text = String::new();
+    stdin.lock().read_to_string(&mut text).or_user("standard input cannot be read", "send text in UTF-8")?;
+    Ok(text)
+}
+
+/// The model's turns: lines of a file, or of standard input.
+struct Turns {
+    script: Option<std::vec::IntoIter<String>>,
+}
+
+impl Turns {
+    fn open(script: Option<&Path>) -> Result<Self, AuthorError> {
+        let Some(file) = script else { return Ok(Self { script: None }) };
+        let text = std::fs::read_to_string(file)
+            .or_user(format!("cannot read the script in {}", file.display()), "give --script a text file")?;
+        let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        Ok(Self { script: Some(lines.into_iter()) })
+    }
+
+    /// The next line. One from a file is shown, as if it were typed.
+    fn next(&mut self, prompt: &str) -> Result<Option<String>, AuthorError> {
+        if let Some(lines) = &mut self.script {
+            let line = lines.next();
+            if let Some(line) = &line {
+                print(&format!("{prompt}{line}\n"))?;
+            }
+            return Ok(line);
+        }
+        let stdin = std::io::stdin();
+        if stdin.is_terminal() {
+            print(prompt)?;
+        }
+        let mut line = String::new();
+        let read = stdin.lock().read_line(&mut line);
+        let read = read.or_user("standard input cannot be read", "send lines of UTF-8")?;
+        Ok((read > 0).then(|| line.trim_end_matches(['\r', '\n']).to_owned()))
+    }
+}
+
+/// A turn as JSON.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Said {
+    #[serde(default)]
+    text: String,
+    #[serde(default)]
+    tool_calls: Vec<Called>,
+    #[serde(default)]
+    truncated: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Called {
+    name: String,
+    #[serde(default)]
+    arguments: serde_json::Value,
+}
+
+/// A line as the model's turn: JSON if it is a turn, and else the text itself.
+fn action(line: &str) -> Action {
+    let said = line.trim_start().starts_with('{').then(|| serde_json::from_str::<Said>(line).ok());
+    let Some(said) = said.flatten() else {
+        return Action { text: line.to_owned(), tool_calls: Vec::new(), truncated: false };
+    };
+    let calls = said.tool_calls.into_iter();
+    let tool_calls =
+        calls.map(|call| ToolCall { name: call.name, arguments_json: call.arguments.to_string() }).collect();
+    Action { text: said.text, tool_calls, truncated: said.truncated }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_a_turn_whatever_it_is() {
+        assert_eq!(action("50").text, "50");
+        assert_eq!(action("[]").text, "[]");
+        assert_eq!(action(r#"{"guess": 1}"#).text, r#"{"guess": 1}"#);
+        let called =
+            action(r#"{"tool_calls": [{"name": "python", "arguments": {"code": "1"}}], "truncated": true}"#);
+        assert_eq!((called.text.as_str(), called.truncated), ("", true));
+        let call = ToolCall { name: "python".into(), arguments_json: r#"{"code":"1"}"#.into() };
+        assert_eq!(called.tool_calls, [call]);
+    }
+}
