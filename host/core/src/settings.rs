@@ -5,12 +5,14 @@
 
 mod command;
 mod keys;
+mod origin;
 mod overlay;
 mod plugins;
 mod validate;
 
 pub use command::{Problem, Settings, SettingsError};
 pub use keys::{ANY, Key, Kind, keys, nearest};
+pub use origin::{HttpRule, HttpRuleError, Origin};
 pub use overlay::load;
 pub use plugins::{Access, GrantedModel, Grants, Judge, LimitOverrides, Limits, Plugins};
 
