@@ -4,13 +4,7 @@
 //! the last "answer is" or `####`, or else the last number. Answers are equal if they are the same rational
 //! number or the same text after normalisation. Nothing that the model wrote is evaluated.
 
-mod answer;
-mod natural;
-mod number;
-
 use molt_plugin::reward::{Reward, Sample, Verdict};
-
-pub use answer::{equal, final_answer};
 
 pub struct Math;
 
@@ -19,9 +13,7 @@ impl Reward for Math {
         let Some(label) = sample.task.label else {
             return Verdict::Infra(format!("row {} has no label to compare with", sample.task.id));
         };
-        // A label may be a worked solution that ends in its answer, as in many datasets.
-        let expected = answer::marked(&label).unwrap_or(&label);
-        Verdict::correct(final_answer(&sample.completion).is_some_and(|answer| equal(answer, expected)))
+        Verdict::correct(math_answer::is_right(&sample.completion, &label))
     }
 }
 
@@ -30,6 +22,7 @@ molt_plugin::export_reward!(Math);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use math_answer::equal;
     use molt_plugin::types::Task;
 
     fn score(completion: &str, label: Option<&str>) -> Verdict {
