@@ -9,8 +9,14 @@ use crate::quote;
 /// Metrics that one call may return.
 const METRICS: usize = 64;
 
+/// Messages that one call may return.
+const MESSAGES: usize = 1000;
+
 /// Characters of a metric's name at most.
 const METRIC_NAME: usize = 100;
+
+/// Bits of a task's seed: as many as a number in JavaScript holds, so that every language sees the same seed.
+const SEED_BITS: u32 = 53;
 
 pub(crate) fn task(task: &Task, seed: u64) -> wit::Task {
     wit::Task {
@@ -22,7 +28,7 @@ pub(crate) fn task(task: &Task, seed: u64) -> wit::Task {
             .iter()
             .map(|(name, value)| wit::Field { name: name.clone(), value: value.clone() })
             .collect(),
-        seed,
+        seed: seed & ((1 << SEED_BITS) - 1),
     }
 }
 
@@ -39,6 +45,17 @@ pub(crate) fn messages(messages: &[Message]) -> Vec<wit::Message> {
             content: message.content.clone(),
         })
         .collect()
+}
+
+/// What an environment says: no more messages than any conversation has.
+pub(crate) fn said(messages: Vec<wit::Message>) -> Result<Vec<Message>, Cause> {
+    if messages.len() > MESSAGES {
+        return Err(Cause::BadReturn(format!(
+            "{} messages, and at most {MESSAGES} are taken",
+            messages.len()
+        )));
+    }
+    Ok(from_messages(messages))
 }
 
 pub(crate) fn from_messages(messages: Vec<wit::Message>) -> Vec<Message> {

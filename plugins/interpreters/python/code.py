@@ -19,16 +19,22 @@ from wit_world.exports.code import Output
 import quiet
 import standard_library  # noqa: F401  what code may import must be there before the component is made
 
-# Characters that go back to the model: more is cut in the middle of what was printed, and at the end of a value.
+# Characters that go back to the model; more is cut in the middle.
 PRINTED = 64 * 1024
+HALF = PRINTED // 2
 VALUE = 16 * 1024
 ERROR = 8 * 1024
+
+# Frames of a traceback.
+FRAMES = 20
 
 
 class Session(code.Session):
     def __init__(self) -> None:
         # All instances begin as the same image of memory; the system's randomness is the run's, by its seed.
         random.seed()
+        # The last one has a hint for authors of plugins, when there is nothing more to import.
+        del sys.meta_path[-1]
         main = types.ModuleType("__main__")
         sys.modules["__main__"] = main
         self.namespace = main.__dict__
@@ -71,15 +77,26 @@ def told(exception: BaseException) -> str:
     """What Python says of an uncaught exception, without the frames of this file and of the library."""
     frames = [frame for frame in traceback.extract_tb(exception.__traceback__) if frame.filename.startswith("<run ")]
     lines = traceback.format_exception_only(exception)
+    if len(frames) > FRAMES:
+        first, last = frames[: FRAMES // 2], frames[-FRAMES // 2 :]
+        between = f"  … {len(frames) - FRAMES} frames left out …\n"
+        lines = [*traceback.format_list(first), between, *traceback.format_list(last), *lines]
+    else:
+        lines = [*traceback.format_list(frames), *lines]
     if frames:
-        lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames), *lines]
+        lines.insert(0, "Traceback (most recent call last):\n")
     return "".join(lines).rstrip("\n")
 
 
 def bounded(text: str | None, limit: int) -> str | None:
     if text is None or len(text) <= limit:
         return text and well_formed(text)
-    return well_formed(text[:limit]) + f"… ({len(text) - limit} more characters)"
+    half = limit // 2
+    return well_formed(text[:half] + left_out(len(text) - limit) + text[-half:])
+
+
+def left_out(count: int) -> str:
+    return f"\n… {count} characters left out …\n"
 
 
 def well_formed(text: str) -> str:
@@ -88,10 +105,11 @@ def well_formed(text: str) -> str:
 
 
 class Printed(io.TextIOBase):
-    """Standard output and standard error in one, in the order of writing: the first half and the last half."""
+    """Standard output and standard error in one, in the order of writing; the middle is cut out of much."""
 
     def __init__(self) -> None:
-        self.head, self.tail, self.length = [], "", 0
+        self.head, self.tail = [], []
+        self.head_length = self.tail_length = self.cut = 0
 
     def writable(self) -> bool:
         return True
@@ -99,19 +117,25 @@ class Printed(io.TextIOBase):
     def write(self, text: str) -> int:
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        half = PRINTED // 2
-        room = max(half - self.length, 0)
-        self.length += len(text)
-        if room:
-            self.head.append(text[:room])
-        if len(text) > room:
-            self.tail = (self.tail + text[max(room, len(text) - half) :])[-half:]
+        first = text[: HALF - self.head_length]
+        self.head.append(first)
+        self.head_length += len(first)
+        if rest := text[len(first) :]:
+            self.tail.append(rest)
+            self.tail_length += len(rest)
+            if self.tail_length > PRINTED:
+                self.shorten()
         return len(text)
 
+    def shorten(self) -> None:
+        tail = "".join(self.tail)
+        self.cut += max(len(tail) - HALF, 0)
+        self.tail = [tail[-HALF:]]
+        self.tail_length = len(self.tail[0])
+
     def text(self) -> str:
-        left_out = self.length - PRINTED
-        middle = f"\n… ({left_out} characters left out) …\n" if left_out > 0 else ""
-        return "".join(self.head) + middle + self.tail
+        self.shorten()
+        return "".join([*self.head, left_out(self.cut) if self.cut else "", *self.tail])
 
 
 quiet.no_files()

@@ -73,7 +73,7 @@ impl Default for Limits {
             cpu_ms: 2000,
             call_s: 120,
             fuel: None,
-            stack_kib: 512,
+            stack_kib: 2048,
             table_elements: 200_000,
             instances: 1024,
             output_kib: 8192,
