@@ -1,5 +1,6 @@
 //! The command line: one long flag per setting, made from the settings' own schema.
 
+use crate::plugin;
 use crate::stop::Stop;
 use clap::builder::Str;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -17,8 +18,7 @@ pub(crate) enum Request {
     Sft(Box<SftSettings>),
     Eval(Box<EvalSettings>),
     Init { from: PathBuf, to: PathBuf, seed: u64 },
-    PluginList { path: Vec<PathBuf> },
-    PluginInspect { name: String, path: Vec<PathBuf> },
+    Plugin(Box<ArgMatches>),
 }
 
 /// Why there is nothing to do.
@@ -39,22 +39,12 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request,
         Some(("init", m)) => {
             Ok(Request::Init { from: path(m, "from"), to: path(m, "to"), seed: *one(m, "seed") })
         }
-        Some(("plugin", m)) => match m.subcommand() {
-            Some(("inspect", m)) => {
-                Ok(Request::PluginInspect { name: one::<String>(m, "name").clone(), path: plugin_path(m) })
-            }
-            Some((_, m)) => Ok(Request::PluginList { path: plugin_path(m) }),
-            None => unreachable!("clap requires a subcommand"),
-        },
+        Some(("plugin", m)) => Ok(Request::Plugin(Box::new(m.clone()))),
         _ => unreachable!("clap requires a subcommand"),
     }
 }
 
 fn command(args: &[OsString]) -> Command {
-    let plugin_path = || {
-        let help = "Directories to look for plugins in, before the standard ones, separated by commas";
-        Arg::new("plugins.path").long("plugins.path").value_name("DIR,…").value_delimiter(',').help(help)
-    };
     Command::new("molt")
         .about("Reinforcement learning for language models, with everything that you edit in a sandbox")
         .version(env!("CARGO_PKG_VERSION"))
@@ -85,26 +75,7 @@ fn command(args: &[OsString]) -> Command {
                     |arg| if arg.is_positional() { arg.value_parser(value_parser!(PathBuf)) } else { arg },
                 ),
         )
-        .subcommand(
-            Command::new("plugin")
-                .about("Show plugins: agents, rewards and estimators")
-                .subcommand_required(true)
-                .arg_required_else_help(true)
-                .subcommand(
-                    Command::new("list").about("List the plugins that are found by name").arg(plugin_path()),
-                )
-                .subcommand(
-                    Command::new("inspect")
-                        .about("Show everything about one plugin")
-                        .arg(
-                            Arg::new("name")
-                                .value_name("NAME")
-                                .required(true)
-                                .help("A name, name@version, or a path to a .wasm file"),
-                        )
-                        .arg(plugin_path()),
-                ),
-        )
+        .subcommand(plugin::command())
 }
 
 /// A command whose flags are all settings of `S`.
@@ -221,10 +192,6 @@ fn one<'a, T: Clone + Send + Sync + 'static>(matches: &'a ArgMatches, id: &str) 
 
 fn path(matches: &ArgMatches, id: &str) -> PathBuf {
     one::<PathBuf>(matches, id).clone()
-}
-
-fn plugin_path(matches: &ArgMatches) -> Vec<PathBuf> {
-    matches.get_many::<String>("plugins.path").into_iter().flatten().map(PathBuf::from).collect()
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         Err(args::Refusal::Settings(stop)) => Err(stop),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => ExitCode::from(code),
         Err(stop) => {
             eprintln!("{stop}");
             ExitCode::from(stop.code)
@@ -37,15 +37,16 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(request: Request) -> Result<(), Stop> {
+/// Does what is asked; the result is the exit code.
+fn run(request: Request) -> Result<u8, Stop> {
     match request {
-        Request::Train(settings) => train::run(*settings),
-        Request::Sft(settings) => sft::run(*settings),
-        Request::Eval(settings) => eval::run(*settings),
-        Request::Init { from, to, seed } => init::run(&from, &to, seed),
-        Request::PluginList { path } => plugin::list(&path),
-        Request::PluginInspect { name, path } => plugin::inspect(&name, &path),
+        Request::Train(settings) => train::run(*settings)?,
+        Request::Sft(settings) => sft::run(*settings)?,
+        Request::Eval(settings) => eval::run(*settings)?,
+        Request::Init { from, to, seed } => init::run(&from, &to, seed)?,
+        Request::Plugin(matches) => return plugin::run(&matches),
     }
+    Ok(0)
 }
 
 /// `MOLT_LOG` filters what is told, e.g. `molt_rollout=debug`; warnings by default.

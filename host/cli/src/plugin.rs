@@ -1,124 +1,13 @@
-//! `molt plugin`: what is installed, and what one plugin is.
+//! `molt plugin …`: the author's tools, which need no model.
 
-use crate::present::{print, short_digest, table};
-use crate::stop::{OrStop, Stop, chain};
-use crate::wiring;
-use molt_core::settings::Limits;
-use molt_sandbox::{Info, Kind, Library, Traits};
-use std::path::PathBuf;
+use crate::stop::Stop;
+use clap::{ArgMatches, Command};
 
-/// Prints every plugin on the search path. A file that cannot be read is told, and is no failure.
-pub(crate) fn list(path: &[PathBuf]) -> Result<(), Stop> {
-    let (good, bad): (Vec<_>, Vec<_>) = Library::new(path).list().into_iter().partition(Result::is_ok);
-    let infos: Vec<Info> = good.into_iter().flatten().collect();
-    if infos.is_empty() {
-        eprintln!("no plugins are found; --plugins.path, MOLT_PLUGIN_PATH or ./plugins say where they are");
-    } else {
-        print(&rows(&infos))?;
-    }
-    for error in bad.into_iter().filter_map(Result::err) {
-        eprintln!("warning: {}", chain(&error).join(": "));
-    }
-    Ok(())
+pub(crate) fn command() -> Command {
+    molt_author::command()
 }
 
-fn rows(infos: &[Info]) -> String {
-    let head = ["NAME", "KIND", "VERSION", "CONTRACT", "DIGEST", "PATH"].map(String::from).to_vec();
-    let row = |info: &Info| {
-        vec![
-            info.name.clone(),
-            info.kind.to_string(),
-            info.version.clone().unwrap_or_else(|| "-".into()),
-            info.contract.clone(),
-            short_digest(&info.digest),
-            info.path.display().to_string(),
-        ]
-    };
-    table(&std::iter::once(head).chain(infos.iter().map(row)).collect::<Vec<_>>())
-}
-
-/// Prints everything about one plugin: what its file says also when it cannot be run.
-pub(crate) fn inspect(name: &str, path: &[PathBuf]) -> Result<(), Stop> {
-    let library = Library::new(path);
-    let help = "`molt plugin list` shows the plugins that are found; --plugins.path adds directories";
-    let refused = || format!("plugin {name} cannot be inspected");
-    let file = library.find(name).or_user(refused(), help)?;
-    let info = molt_sandbox::inspect(&file).or_user(refused(), help)?;
-    let traits = (info.kind == Kind::Estimator).then(|| traits(&library, name)).transpose();
-    print(&describe(&info, traits.as_ref().ok().copied().flatten()))?;
-    traits.map(drop)
-}
-
-/// Asks an estimator what it needs.
-fn traits(library: &Library, name: &str) -> Result<Traits, Stop> {
-    let estimator = wiring::sandbox()?
-        .estimator(library, name, Limits::default())
-        .or_user(format!("plugin {name} cannot be loaded"), "build it against this version's contract")?;
-    wiring::runtime()?
-        .block_on(estimator.traits())
-        .or_user(format!("plugin {name} cannot say what it needs"), "look at its `describe`")
-}
-
-fn describe(info: &Info, traits: Option<Traits>) -> String {
-    let unset = || "-".to_owned();
-    let mut rows = vec![
-        ("name", info.name.clone()),
-        ("kind", info.kind.to_string()),
-        ("version", info.version.clone().unwrap_or_else(unset)),
-        ("description", info.description.clone().unwrap_or_else(unset)),
-        ("contract", format!("molt:plugin@{}", info.contract)),
-        ("digest", info.digest.clone()),
-        ("size", format!("{} bytes", info.size)),
-        ("path", info.path.display().to_string()),
-    ];
-    let yes = |holds: bool| (if holds { "yes" } else { "no" }).to_owned();
-    if let Some(Traits { needs_group, needs_values, whiten }) = traits {
-        rows.push(("needs group", yes(needs_group)));
-        rows.push(("needs values", yes(needs_values)));
-        rows.push(("whiten", yes(whiten)));
-    }
-    if info.imports.is_empty() {
-        rows.push(("imports", "nothing".to_owned()));
-    }
-    let imports = info.imports.iter().enumerate();
-    rows.extend(imports.map(|(i, import)| (if i == 0 { "imports" } else { "" }, import.clone())));
-    let rows: Vec<Vec<String>> = rows.into_iter().map(|(name, value)| vec![name.to_owned(), value]).collect();
-    table(&rows)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn info() -> Info {
-        Info {
-            name: "grpo".into(),
-            kind: Kind::Estimator,
-            version: Some("0.1.0".into()),
-            description: None,
-            contract: "0.1.0".into(),
-            digest: "sha256:0123456789abcdef".into(),
-            size: 42,
-            path: "p/grpo.wasm".into(),
-            imports: vec!["wasi:cli/stderr@0.2.6".into(), "wasi:io/error@0.2.6".into()],
-        }
-    }
-
-    #[test]
-    fn a_list_has_aligned_columns() {
-        assert_eq!(
-            rows(&[info()]),
-            "NAME  KIND       VERSION  CONTRACT  DIGEST        PATH\n\
-             grpo  estimator  0.1.0    0.1.0     0123456789ab  p/grpo.wasm\n"
-        );
-    }
-
-    #[test]
-    fn a_plugin_is_told_with_all_its_imports() {
-        let traits = Traits { needs_group: true, needs_values: false, whiten: false };
-        let text = describe(&info(), Some(traits));
-        assert!(text.contains("description   -\n") && text.contains("needs group   yes\n"), "{text}");
-        let imports = "imports       wasi:cli/stderr@0.2.6\n              wasi:io/error@0.2.6\n";
-        assert!(text.ends_with(imports), "{text}");
-    }
+/// The result is the exit code: a check that found something is no error.
+pub(crate) fn run(matches: &ArgMatches) -> Result<u8, Stop> {
+    molt_author::run(matches)
 }
