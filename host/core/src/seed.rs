@@ -17,6 +17,10 @@ pub enum Purpose {
     Eval { row: u64, sample: u32, turn: u32 },
     /// A plugin's virtual randomness during one evaluation rollout.
     EvalPlugin { row: u64, sample: u32 },
+    /// A reward's virtual randomness while it scores a group.
+    GroupPlugin { group: GroupId },
+    /// A reward's virtual randomness while it scores the evaluation rollouts of one row.
+    EvalGroupPlugin { row: u64 },
 }
 
 /// A 64-bit seed for `purpose` under the run's seed.
@@ -32,6 +36,8 @@ pub fn derive(run: u64, purpose: Purpose) -> u64 {
         Purpose::Init => [4, 0, 0, 0],
         Purpose::Eval { row, sample, turn } => [5, row, u64::from(sample), u64::from(turn)],
         Purpose::EvalPlugin { row, sample } => [6, row, u64::from(sample), 0],
+        Purpose::GroupPlugin { group: GroupId(group) } => [7, group, 0, 0],
+        Purpose::EvalGroupPlugin { row } => [8, row, 0, 0],
     };
     // The run is mixed twice, or run 1 for purpose 2 would be run 2 for purpose 1.
     words.iter().fold(mix(mix(run)), |state, word| mix(state ^ mix(*word)))
@@ -83,6 +89,8 @@ mod tests {
                 }
             }
             for row in 0..20 {
+                assert!(seen.insert(derive(run, Purpose::GroupPlugin { group: GroupId(row) })));
+                assert!(seen.insert(derive(run, Purpose::EvalGroupPlugin { row })));
                 for sample in 0..4 {
                     assert!(seen.insert(derive(run, Purpose::EvalPlugin { row, sample })));
                 }

@@ -185,9 +185,11 @@ impl Default for Agent {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Reward {
-    /// The reward plugin that scores a finished rollout; its score is added to what the environment gave. Needed
-    /// with single-turn, which gives none.
-    pub name: Option<String>,
+    /// The reward plugins that score a finished rollout; the weighted sum of their scores is added to what the
+    /// environment gave, and the first says what is solved. Needed with single-turn, which gives none.
+    pub name: Vec<String>,
+    /// What the score of each reward plugin is multiplied by. Unset: 1 for each.
+    pub weight: Vec<f64>,
     /// The reward of an output that cannot be scored, unless the batch holds a lower one.
     pub lowest: f64,
 }
@@ -195,8 +197,30 @@ pub struct Reward {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct EvalReward {
-    /// The reward plugin that scores a finished rollout; its score is added to what the environment gave.
-    pub name: Option<String>,
+    /// The reward plugins that score a finished rollout; the weighted sum of their scores is added to what the
+    /// environment gave, and the first says what is solved.
+    pub name: Vec<String>,
+    /// What the score of each reward plugin is multiplied by. Unset: 1 for each.
+    pub weight: Vec<f64>,
+}
+
+impl Reward {
+    /// Every reward plugin with its weight, in order.
+    pub fn weighted(&self) -> Vec<(&str, f64)> {
+        weighted(&self.name, &self.weight)
+    }
+}
+
+impl EvalReward {
+    /// Every reward plugin with its weight, in order.
+    pub fn weighted(&self) -> Vec<(&str, f64)> {
+        weighted(&self.name, &self.weight)
+    }
+}
+
+fn weighted<'a>(names: &'a [String], weights: &[f64]) -> Vec<(&'a str, f64)> {
+    let weights = weights.iter().copied().chain(std::iter::repeat(1.0));
+    names.iter().map(String::as_str).zip(weights).collect()
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -89,7 +89,10 @@ pub struct Trajectory {
     /// The last turn ran out of tokens, or the episode out of turns or context, before it was over.
     pub truncated: bool,
     pub reward: Reward,
-    /// The agent's and the reward's own metrics.
+    /// What each turn of the model earned: the environment's reward of the step that answered it, and on the last
+    /// turn the reward plugins' score too. They add up to a scored reward. One entry per turn.
+    pub turn_rewards: Vec<f64>,
+    /// The agent's and the rewards' own metrics, and the value of each reward as `reward/NAME`.
     pub metrics: BTreeMap<String, f64>,
 }
 
@@ -117,6 +120,21 @@ impl Reward {
 }
 
 impl Trajectory {
+    /// What each turn is trained with, which adds up to the reward that the rollout is trained with. An output
+    /// that could not be scored earned nothing on its way, and `lowest` with its last turn.
+    pub fn credits(&self, lowest: f64) -> Vec<f64> {
+        match self.reward {
+            Reward::Scored { .. } => self.turn_rewards.clone(),
+            Reward::Invalid { .. } => {
+                let mut credits = vec![0.0; self.turn_rewards.len()];
+                if let Some(last) = credits.last_mut() {
+                    *last = lowest;
+                }
+                credits
+            }
+        }
+    }
+
     /// Number of action tokens in all segments.
     pub fn action_tokens(&self) -> usize {
         self.segments.iter().map(|s| s.actions.len()).sum()
@@ -126,6 +144,26 @@ impl Trajectory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::GroupId;
+
+    #[test]
+    fn credits_add_up_to_what_is_trained() {
+        let trajectory = |reward| Trajectory {
+            rollout: RolloutId { group: GroupId(0), member: 0 },
+            task: Task { id: "1".into(), messages: Vec::new(), label: None, fields: Vec::new() },
+            segments: Vec::new(),
+            messages: Vec::new(),
+            completion: String::new(),
+            truncated: false,
+            reward,
+            turn_rewards: vec![0.25, -0.5, 1.0],
+            metrics: BTreeMap::new(),
+        };
+        let scored = trajectory(Reward::Scored { value: 0.75, solved: false });
+        assert_eq!(scored.credits(-2.0), [0.25, -0.5, 1.0]);
+        let invalid = trajectory(Reward::Invalid { reason: String::new() });
+        assert_eq!(invalid.credits(-2.0), [0.0, 0.0, -2.0], "what it earned on its way is void");
+    }
 
     #[test]
     fn a_turn_keeps_place_logprob_and_version() {

@@ -151,7 +151,7 @@ pub(crate) fn play<G: Generator>(
     id: GroupId,
 ) -> impl Future<Output = Result<Group, RolloutError>> + Send + use<G> {
     let (task, samples) = (feed.task(id), feed.plan.samples);
-    async move { driver.group(id, &task, samples).await }
+    async move { driver.group(id, &task, 0..samples).await }
 }
 
 /// The prompts in dispatch order.

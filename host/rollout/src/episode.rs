@@ -1,18 +1,20 @@
-//! One rollout: the environment asks, the model answers, until the episode is over and scored.
+//! One rollout: the environment asks, the model answers, until the episode is over.
 
 use crate::error::RolloutError;
+use crate::score::{self, Graded, WeightedReward};
 use crate::tool_calls;
 use futures_util::future::try_join_all;
 use molt_core::chat::{Message, Role, Task};
 use molt_core::ids::{GroupId, RolloutId, Token};
-use molt_core::outcome::{DropReason, Dropped, Group, Outcome};
+use molt_core::outcome::{DropReason, Dropped, Group};
 use molt_core::sampling::{Finish, Sampling};
 use molt_core::seed::{Purpose, derive};
-use molt_core::trajectory::{Reward as Score, Sampled, Segment, Trajectory};
+use molt_core::trajectory::{Sampled, Segment};
 use molt_generator::{Generation, Generator, GeneratorError, Request};
 use molt_model::{Chat, TextError};
-use molt_sandbox::{Action, Call, Environment, Failure, Reward, Sample, Verdict};
+use molt_sandbox::{Action, Call, Environment, Failure, Sample};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// How the turns of a rollout are sampled, and how many there may be.
@@ -31,8 +33,8 @@ pub struct Driver<G: Generator> {
     pub generator: Arc<G>,
     pub chat: Arc<Chat>,
     pub environment: Environment,
-    /// Scores the finished rollout; its score is added to what the environment gave.
-    pub reward: Option<Reward>,
+    /// Score the finished rollouts, beside what the environment gave.
+    pub rewards: Vec<WeightedReward>,
     pub turn: TurnSettings,
     /// The run's seed.
     pub seed: u64,
@@ -57,6 +59,13 @@ impl Stream {
         match self {
             Stream::Train => Purpose::Plugin { rollout: id },
             Stream::Eval => Purpose::EvalPlugin { row: id.group.0, sample: id.member },
+        }
+    }
+
+    fn group_plugin(self, id: GroupId) -> Purpose {
+        match self {
+            Stream::Train => Purpose::GroupPlugin { group: id },
+            Stream::Eval => Purpose::EvalGroupPlugin { row: id.0 },
         }
     }
 }
@@ -90,54 +99,68 @@ impl From<GeneratorError> for End {
     }
 }
 
-/// What the environment said of a rollout so far.
+/// What the environment said of a rollout.
 #[derive(Default)]
-struct Tally {
+pub(crate) struct Tally {
     /// The environment ended the episode itself.
-    over: bool,
-    reward: Option<f64>,
-    solved: Option<bool>,
-    metrics: BTreeMap<String, f64>,
+    pub(crate) over: bool,
+    /// The environment's reward of each turn; 0 where it gave none.
+    pub(crate) turns: Vec<f64>,
+    /// It gave a reward for some turn.
+    pub(crate) scored: bool,
+    pub(crate) solved: Option<bool>,
+    pub(crate) metrics: BTreeMap<String, f64>,
+}
+
+/// A rollout that came to its end and is not scored yet.
+pub(crate) struct Played {
+    pub(crate) id: RolloutId,
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) sample: Sample,
+    pub(crate) tally: Tally,
 }
 
 impl<G: Generator> Driver<G> {
-    /// Plays one training rollout to its end.
+    /// Plays these members of a training group at once, and scores them as if there were no others.
     ///
     /// # Errors
-    /// Only if the generator stopped; whatever concerns this rollout alone is its outcome.
-    pub async fn rollout(&self, id: RolloutId, task: &Task) -> Result<Outcome, RolloutError> {
-        self.outcome(Stream::Train, id, task).await
+    /// Only if the generator stopped; whatever concerns a rollout or the group alone is its outcome.
+    pub async fn group(&self, id: GroupId, task: &Task, members: Range<u32>) -> Result<Group, RolloutError> {
+        self.members(Stream::Train, id, task, members).await
     }
 
-    /// Plays `samples` rollouts of one prompt at once.
-    ///
-    /// # Errors
-    /// As [`Driver::rollout`].
-    pub async fn group(&self, id: GroupId, task: &Task, samples: u32) -> Result<Group, RolloutError> {
-        let members = (0..samples).map(|member| RolloutId { group: id, member });
-        let outcomes = try_join_all(members.map(|rollout| self.rollout(rollout, task))).await?;
+    pub(crate) async fn members(
+        &self,
+        stream: Stream,
+        id: GroupId,
+        task: &Task,
+        members: Range<u32>,
+    ) -> Result<Group, RolloutError> {
+        let rollouts = members.map(|member| self.graded(stream, RolloutId { group: id, member }, task));
+        let rollouts = try_join_all(rollouts).await?;
+        let call = Call { rollout: None, seed: derive(self.seed, stream.group_plugin(id)) };
+        let outcomes = score::together(&self.rewards, call, rollouts, &self.environment.info().name).await;
         Ok(Group { id, task: task.clone(), outcomes })
     }
 
-    pub(crate) async fn outcome(
+    /// Plays one rollout, and asks the rewards that see it alone.
+    async fn graded(
         &self,
         stream: Stream,
         id: RolloutId,
         task: &Task,
-    ) -> Result<Outcome, RolloutError> {
-        match self.play(stream, id, task).await {
-            Ok(trajectory) => Ok(Outcome::Finished(Box::new(trajectory))),
-            Err(End::Dropped(reason, detail)) => {
-                Ok(Outcome::Dropped(Dropped { rollout: id, reason, detail }))
-            }
+    ) -> Result<Result<Graded, Dropped>, RolloutError> {
+        let call = Call { rollout: Some(id), seed: derive(self.seed, stream.plugin(id)) };
+        match self.play(stream, call, id, task).await {
+            Ok(played) => Ok(score::alone(&self.rewards, call, played).await),
+            Err(End::Dropped(reason, detail)) => Ok(Err(Dropped { rollout: id, reason, detail })),
             Err(End::Fatal(error)) => Err(error),
         }
     }
 
-    async fn play(&self, stream: Stream, id: RolloutId, task: &Task) -> Result<Trajectory, End> {
+    async fn play(&self, stream: Stream, call: Call, id: RolloutId, task: &Task) -> Result<Played, End> {
         let max_context = self.turn.max_context;
-        let call = || Call { rollout: Some(id), seed: derive(self.seed, stream.plugin(id)) };
-        let mut episode = self.environment.open(call(), task).await?;
+        let mut episode = self.environment.open(call, task).await?;
         let mut messages = episode.reset().await?;
         let mut segment = Segment::new(self.first_prompt(&messages)?);
         let mut tally = Tally::default();
@@ -156,9 +179,8 @@ impl<G: Generator> Driver<G> {
             let action =
                 Action { tool_calls: tool_calls::parse(&text), text: text.clone(), truncated: cut_off };
             let answer = episode.step(&action).await?;
-            if let Some(reward) = answer.reward {
-                *tally.reward.get_or_insert(0.0) += reward;
-            }
+            tally.turns.push(answer.reward.unwrap_or(0.0));
+            tally.scored |= answer.reward.is_some();
             tally.solved = answer.solved.or(tally.solved);
             tally.metrics.extend(answer.metrics);
             if answer.done {
@@ -181,10 +203,7 @@ impl<G: Generator> Driver<G> {
         };
         drop(episode);
         let sample = Sample { task: task.clone(), messages, completion, truncated };
-        let (reward, metrics) = self.score(call(), id, &sample, tally).await?;
-        let Sample { task, messages, completion, truncated } = sample;
-        let segments = vec![segment];
-        Ok(Trajectory { rollout: id, task, segments, messages, completion, truncated, reward, metrics })
+        Ok(Played { id, segments: vec![segment], sample, tally })
     }
 
     fn first_prompt(&self, messages: &[Message]) -> Result<Vec<Token>, End> {
@@ -205,48 +224,5 @@ impl<G: Generator> Driver<G> {
         let mut sampling = self.turn.sampling.clone();
         sampling.max_tokens = sampling.max_tokens.min(self.turn.max_context.saturating_sub(tokens.len()));
         self.generator.generate(Request { prompt: tokens.to_vec(), sampling, seed }).await
-    }
-
-    /// The reward is the sum of what the environment gave per step and of what the reward plugin gave. Whether
-    /// the task is solved is for the reward plugin to say, else for the environment, else for a reward of at
-    /// least 1. Where both name a metric, the reward plugin's is kept.
-    async fn score(
-        &self,
-        call: Call,
-        id: RolloutId,
-        sample: &Sample,
-        tally: Tally,
-    ) -> Result<(Score, BTreeMap<String, f64>), End> {
-        let Tally { over, reward: mut total, mut solved, mut metrics } = tally;
-        if let Some(plugin) = &self.reward {
-            match plugin.score(call, sample).await? {
-                Verdict::Scored { reward, solved: verdict, metrics: more } => {
-                    total = Some(total.unwrap_or(0.0) + reward);
-                    solved = Some(verdict);
-                    metrics.extend(more);
-                }
-                Verdict::Invalid(reason) => return Ok((Score::Invalid { reason }, metrics)),
-                Verdict::Infra(what) => {
-                    let detail = format!("{} could not grade rollout {id}: {what}", plugin.info().name);
-                    return Err(End::Dropped(DropReason::Plugin("infra"), detail));
-                }
-            }
-        }
-        let Some(value) = total else {
-            if !over {
-                // Not dropped: a policy must not escape its score by never coming to an end.
-                let reason = "no turn or no room was left before anything was scored".to_string();
-                return Ok((Score::Invalid { reason }, metrics));
-            }
-            let detail =
-                "neither the environment nor a reward plugin scored the rollout; reward.name names one";
-            return Err(End::Dropped(DropReason::NoReward, detail.to_string()));
-        };
-        // Estimators see rewards as f32.
-        if !(value as f32).is_finite() {
-            let detail = format!("the rewards of rollout {id} add up to {value}, which is not a finite f32");
-            return Err(End::Dropped(DropReason::Plugin("not-finite"), detail));
-        }
-        Ok((Score::Scored { value, solved: solved.unwrap_or(value >= 1.0) }, metrics))
     }
 }

@@ -4,16 +4,17 @@ use crate::episode::{Driver, Stream};
 use crate::error::{ErrorGuard, RolloutError};
 use crate::prompts::Prompts;
 use futures_util::stream::{self, StreamExt};
-use molt_core::ids::{GroupId, RolloutId};
+use molt_core::ids::GroupId;
 use molt_core::outcome::{Group, Outcome};
 use molt_core::passk::pass_at_k;
-use molt_core::trajectory::Reward;
+use molt_core::trajectory::{Reward, Trajectory};
 use molt_core::window::ErrorLimit;
 use molt_generator::Generator;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Rollouts in flight at most: more than a generator decodes together, and few enough to hold in memory.
+/// Rollouts in flight, unless one prompt has more: more than a generator decodes together, and few enough to hold
+/// in memory.
 const IN_FLIGHT: usize = 256;
 
 /// The result of an evaluation.
@@ -31,6 +32,8 @@ pub struct EvalReport {
     pub truncated: usize,
     /// Action tokens per finished rollout. None if none finished.
     pub mean_tokens: Option<f64>,
+    /// Metrics of the plugins and the value of each reward, over the rollouts that have it.
+    pub metrics: BTreeMap<String, f64>,
     /// Dropped rollouts by reason.
     pub dropped: BTreeMap<&'static str, usize>,
     /// One per prompt, in their order.
@@ -69,28 +72,20 @@ pub async fn evaluate<G: Generator>(
         return Err(RolloutError::PassAtK { k, samples });
     }
     // Numbers and not rows go into the stream: a closure over borrowed rows could not be sent between threads.
-    let rollouts = (0..prompts.rows.len()).flat_map(|row| (0..samples).map(move |member| (row, member)));
-    let mut rollouts = stream::iter(rollouts)
-        .map(|(row, member)| {
-            let id = RolloutId { group: GroupId(row as u64), member };
-            async move { (id, driver.outcome(Stream::Eval, id, &prompts.rows[row]).await) }
+    let mut groups = stream::iter(0..prompts.rows.len())
+        .map(|row| async move {
+            driver.members(Stream::Eval, GroupId(row as u64), &prompts.rows[row], 0..samples).await
         })
-        .buffer_unordered(IN_FLIGHT);
+        .buffer_unordered((IN_FLIGHT / samples as usize).max(1));
     let mut guard = ErrorGuard::new(errors, prompts.rows.len() as u64 * u64::from(samples));
-    let mut outcomes: Vec<(RolloutId, Outcome)> = Vec::new();
-    while let Some((id, outcome)) = rollouts.next().await {
-        let outcome = outcome?;
-        guard.enter(&outcome)?;
-        outcomes.push((id, outcome));
+    let mut done: Vec<Group> = Vec::new();
+    while let Some(group) = groups.next().await {
+        let group = group?;
+        group.outcomes.iter().try_for_each(|outcome| guard.enter(outcome))?;
+        done.push(group);
     }
-    outcomes.sort_by_key(|(id, _)| *id);
-    let mut outcomes = outcomes.into_iter().map(|(_, outcome)| outcome);
-    let groups = prompts.rows.iter().enumerate().map(|(row, task)| Group {
-        id: GroupId(row as u64),
-        task: task.clone(),
-        outcomes: outcomes.by_ref().take(samples as usize).collect(),
-    });
-    Ok(report(groups.collect(), samples, ks))
+    done.sort_by_key(|group| group.id);
+    Ok(report(done, samples, ks))
 }
 
 fn report(groups: Vec<Group>, samples: u32, ks: &[u32]) -> EvalReport {
@@ -115,10 +110,22 @@ fn report(groups: Vec<Group>, samples: u32, ks: &[u32]) -> EvalReport {
         invalid: finished().filter(|t| matches!(t.reward, Reward::Invalid { .. })).count(),
         truncated: finished().filter(|t| t.truncated).count(),
         mean_tokens: mean(&tokens),
+        metrics: metrics(finished()),
         dropped,
         rows,
         groups,
     }
+}
+
+/// The mean of every metric over the rollouts that have it.
+pub fn metrics<'a>(rollouts: impl Iterator<Item = &'a Trajectory>) -> BTreeMap<String, f64> {
+    let mut sums: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
+    for (name, value) in rollouts.flat_map(|rollout| &rollout.metrics) {
+        let (sum, count) = sums.entry(name).or_default();
+        *sum += value;
+        *count += 1;
+    }
+    sums.into_iter().map(|(name, (sum, count))| (name.to_owned(), sum / count as f64)).collect()
 }
 
 fn row(group: &Group) -> EvalRow {

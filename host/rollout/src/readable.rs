@@ -115,6 +115,7 @@ mod tests {
             completion: completion.into(),
             truncated: member == 1,
             reward,
+            turn_rewards: vec![1.0],
             metrics: [("steps".to_string(), 2.0)].into(),
         }))
     }

@@ -40,12 +40,17 @@ pub async fn advantages<'a>(
 
 /// The reward of every finished rollout of `groups`, in order.
 pub fn rewards(groups: &[Group], lowest: f64) -> Vec<f64> {
+    let lowest = lowest_of(groups, lowest);
+    finished(groups).map(|t| t.reward.value(lowest)).collect()
+}
+
+/// The lower of `lowest` and the lowest score of the batch.
+fn lowest_of(groups: &[Group], lowest: f64) -> f64 {
     let scored = finished(groups).filter_map(|t| match t.reward {
         Reward::Scored { value, .. } => Some(value),
         Reward::Invalid { .. } => None,
     });
-    let lowest = scored.fold(lowest, f64::min);
-    finished(groups).map(|t| t.reward.value(lowest)).collect()
+    scored.fold(lowest, f64::min)
 }
 
 /// All finished rollouts, group after group.
@@ -55,6 +60,7 @@ pub fn finished(groups: &[Group]) -> impl Iterator<Item = &Trajectory> {
 
 /// The flat arrays of the estimator contract: action tokens only, segment after segment.
 fn estimator_batch(algo: &Algo, groups: &[Group], lowest: f64) -> EstimatorBatch {
+    let floor = lowest_of(groups, lowest);
     let mut batch = EstimatorBatch {
         rewards: rewards(groups, lowest).iter().map(|&reward| reward as f32).collect(),
         groups: Vec::new(),
@@ -74,6 +80,8 @@ fn estimator_batch(algo: &Algo, groups: &[Group], lowest: f64) -> EstimatorBatch
         for trajectory in group.finished() {
             let rollout = batch.groups.len() as u32;
             batch.groups.push(dense);
+            batch.turn_rewards.extend(trajectory.credits(floor).iter().map(|&credit| credit as f32));
+            batch.turn_offsets.push(batch.turn_rewards.len() as u32);
             // The whole reward is the last turn's.
             let actions = trajectory.segments.iter().flat_map(|segment| segment.actions());
             let last = actions.map(|action| action.turn).max().unwrap_or(0) as usize;
@@ -115,7 +123,8 @@ mod tests {
         Task { id: "1".into(), messages: Vec::new(), label: None, fields: Vec::new() }
     }
 
-    /// A rollout with one segment per entry of `segments`: the lengths of its turns.
+    /// A rollout with one segment per entry of `segments`: the lengths of its turns. Every turn but the last
+    /// earned 0.25.
     fn finished(group: u64, member: u32, reward: Reward, segments: &[&[usize]]) -> Outcome {
         let mut turn = 0;
         let mut segment = |lengths: &&[usize]| {
@@ -128,14 +137,18 @@ mod tests {
             }
             segment
         };
+        let segments: Vec<Segment> = segments.iter().map(&mut segment).collect();
+        let mut turn_rewards = vec![0.25; turn as usize];
+        turn_rewards[turn as usize - 1] = reward.value(0.0) - 0.25 * f64::from(turn - 1);
         Outcome::Finished(Box::new(Trajectory {
             rollout: RolloutId { group: GroupId(group), member },
             task: task(),
-            segments: segments.iter().map(&mut segment).collect(),
+            segments,
             messages: Vec::new(),
             completion: String::new(),
             truncated: false,
             reward,
+            turn_rewards,
             metrics: BTreeMap::new(),
         }))
     }
@@ -158,7 +171,7 @@ mod tests {
                 outcomes: vec![
                     finished(4, 0, scored(1.0), &[&[2, 1], &[1]]),
                     dropped(4, 1),
-                    finished(4, 2, invalid, &[&[2]]),
+                    finished(4, 2, invalid, &[&[1, 1]]),
                 ],
             },
             Group { id: GroupId(7), task: task(), outcomes: vec![dropped(7, 0)] },
@@ -173,7 +186,10 @@ mod tests {
         assert_eq!(batch.groups, [0, 0, 1]);
         assert_eq!(batch.segment_rollouts, [0, 0, 1, 2]);
         assert_eq!(batch.segment_offsets, [0, 3, 4, 6, 7]);
-        assert_eq!(batch.turns, [0, 0, 1, 2, 0, 0, 0]);
+        assert_eq!(batch.turns, [0, 0, 1, 2, 0, 1, 0]);
+        // The invalid rollout is trained with -0.5, the lowest of the batch, which its last turn earned.
+        assert_eq!(batch.turn_rewards, [0.25, 0.25, 0.5, 0.0, -0.5, -0.5]);
+        assert_eq!(batch.turn_offsets, [0, 3, 5, 6]);
         assert_eq!(batch.turn_offsets, [0, 3, 4, 5]);
         assert_eq!(batch.turn_rewards, [0.0, 0.0, 1.0, -0.5, -0.5]);
     }

@@ -147,14 +147,8 @@ impl Step<'_> {
             put("rollout/invalid_rate", self.share(|t| matches!(t.reward, Reward::Invalid { .. })));
             put("rollout/length_mean", tokens / self.rewards.len() as f64);
         }
-        let mut plugins: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
-        for (name, value) in self.trajectories().flat_map(|t| &t.metrics) {
-            let (sum, count) = plugins.entry(name).or_default();
-            *sum += value;
-            *count += 1;
-        }
-        for (name, (sum, count)) in plugins {
-            put(&format!("plugin/{name}"), sum / count as f64);
+        for (name, mean) in molt_rollout::metrics(self.trajectories()) {
+            put(&metric_name(&name), mean);
         }
         for drop in self.dropped {
             *metrics.entry(format!("dropped/{}", drop.reason.label())).or_default() += 1.0;
@@ -207,6 +201,11 @@ impl Step<'_> {
     }
 }
 
+/// A metric of rollouts among those of the run: `reward/NAME` is the host's, and others are a plugin's own.
+pub fn metric_name(name: &str) -> String {
+    if name.starts_with("reward/") { name.to_owned() } else { format!("plugin/{name}") }
+}
+
 /// The rollouts of a batch for people to read.
 pub fn markdown(step: u64, groups: &[Group]) -> String {
     let groups: Vec<String> = groups.iter().map(readable::group).collect();
@@ -248,7 +247,11 @@ mod tests {
                 completion: String::new(),
                 truncated: *length > 3,
                 reward: reward.clone(),
-                metrics: BTreeMap::from([("lines".to_owned(), *length as f64)]),
+                turn_rewards: vec![reward.value(0.0)],
+                metrics: BTreeMap::from([
+                    ("lines".to_owned(), *length as f64),
+                    ("reward/math".to_owned(), 2.0 * *length as f64),
+                ]),
             }))
         };
         let outcomes = (0..).zip(rollouts).map(finished).collect();
@@ -309,6 +312,7 @@ mod tests {
             ("train/logprob_gap_mean", 1e-6),
             ("train/logprob_gap_max", 3e-6),
             ("plugin/lines", 2.0),
+            ("reward/math", 4.0),
             ("dropped/trap", 2.0),
             ("perf/tokens_per_s", 2.0),
         ] {

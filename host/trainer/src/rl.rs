@@ -4,7 +4,7 @@ use crate::advantage::{advantages, rewards};
 use crate::error::TrainError;
 use crate::loss::PolicyLoss;
 use crate::optim::Update;
-use crate::report::{Step, Summary, Times, markdown};
+use crate::report::{Step, Summary, Times, markdown, metric_name};
 use crate::save::{End, conclude, guarded, save_model};
 use crate::step::{Learner, PolicySums};
 use molt_core::outcome::{Dropped, Group};
@@ -218,6 +218,7 @@ fn evaluate_held_out<G: Generator>(
     for (name, mean) in [("eval/reward_mean", report.mean_reward), ("eval/length_mean", report.mean_tokens)] {
         metrics.extend(mean.map(|mean| (name.to_owned(), mean)));
     }
+    metrics.extend(report.metrics.iter().map(|(name, mean)| (format!("eval/{}", metric_name(name)), *mean)));
     run_dir.metrics(step, &metrics)?;
     progress.note(&format!("held-out accuracy at step {step}: {:.1}%", 100.0 * accuracy));
     Ok(Some(accuracy))

@@ -121,7 +121,7 @@ fn unknown(names: Vec<String>, name: &str, place: String) -> Problem {
     Problem::Unknown { place, key: name.to_owned(), nearest }
 }
 
-/// A value of a TOML file as its key wants it.
+/// A value of a TOML file as its key wants it. A single value stands for a list of one.
 fn fit(kind: &Kind, value: &Value) -> Option<Value> {
     match (kind, value) {
         (Kind::Switch, Value::Boolean(_)) | (Kind::Text, Value::String(_)) => Some(value.clone()),
@@ -132,6 +132,7 @@ fn fit(kind: &Kind, value: &Value) -> Option<Value> {
         (Kind::List(of), Value::Array(items)) => {
             items.iter().map(|item| fit(of, item)).collect::<Option<Vec<_>>>().map(Value::Array)
         }
+        (Kind::List(of), single) => Some(Value::Array(vec![fit(of, single)?])),
         _ => None,
     }
 }

@@ -1,6 +1,9 @@
 //! What can be wrong with settings that needs no I/O to see.
 
+mod access;
+
 use super::*;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The problems so far.
@@ -19,6 +22,7 @@ impl TrainSettings {
         self.agent.check(&mut found);
         self.reward.check(&mut found);
         self.plugins.check(&mut found);
+        self.judge.check(&mut found, &self.plugins);
         self.rollout.check(&mut found);
         self.generator.check(&mut found);
         self.algo.check(&mut found);
@@ -101,10 +105,9 @@ impl EvalSettings {
         name(&mut found, "data.prompt_key", &self.data.prompt_key);
         name(&mut found, "data.label_key", &self.data.label_key);
         self.agent.check(&mut found);
-        if let Some(plugin) = &self.reward.name {
-            name(&mut found, "reward.name", plugin);
-        }
+        rewards(&mut found, &self.reward.name, &self.reward.weight);
         self.plugins.check(&mut found);
+        self.judge.check(&mut found, &self.plugins);
         self.generator.check(&mut found);
         if self.eval.prompts.is_none() {
             say(&mut found, "eval.prompts", "is required: a file with one JSON object per line");
@@ -135,34 +138,32 @@ impl Agent {
 
 impl Reward {
     fn check(&self, found: &mut Found) {
-        if let Some(plugin) = &self.name {
-            name(found, "reward.name", plugin);
-        }
+        rewards(found, &self.name, &self.weight);
         // Estimators see rewards as f32.
         let finite = |x: f64| (x as f32).is_finite();
         number(found, "reward.lowest", self.lowest, finite, "a finite number of 32 bits");
     }
 }
 
-impl Plugins {
-    fn check(&self, found: &mut Found) {
-        if self.path.iter().any(|p| is_empty(p)) {
-            say(found, "plugins.path", "holds an empty path");
-        }
-        rate(found, "plugins.max_error_rate", self.max_error_rate);
-        count(found, "plugins.error_window", self.error_window as u64);
-        let all = self.limits;
-        let limits = [("memory_mib", all.memory_mib), ("cpu_ms", all.cpu_ms), ("output_kib", all.output_kib)];
-        for (limit, value) in limits {
-            count(found, &format!("plugins.limits.{limit}"), value);
-        }
-        for (plugin, one) in &self.only {
-            let limits =
-                [("memory_mib", one.memory_mib), ("cpu_ms", one.cpu_ms), ("output_kib", one.output_kib)];
-            for (limit, value) in limits {
-                maybe_count(found, &format!("plugins.only.{plugin}.{limit}"), value);
-            }
-        }
+/// The names of reward plugins and their weights.
+fn rewards(found: &mut Found, names: &[String], weights: &[f64]) {
+    if names.iter().any(String::is_empty) {
+        say(found, "reward.name", "holds an empty name");
+    }
+    let mut seen = BTreeSet::new();
+    if let Some(twice) = names.iter().find(|name| !seen.insert(*name)) {
+        say(found, "reward.name", format!("holds {twice} twice; give it once, with the sum of the weights"));
+    }
+    if !weights.is_empty() && weights.len() != names.len() {
+        let sentence = format!(
+            "has length {}, but reward.name has length {}: give one weight for each, or none for 1 each",
+            weights.len(),
+            names.len()
+        );
+        say(found, "reward.weight", sentence);
+    }
+    for weight in weights {
+        number(found, "reward.weight", *weight, |w| (w as f32).is_finite(), "finite numbers of 32 bits");
     }
 }
 

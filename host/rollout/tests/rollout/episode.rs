@@ -1,7 +1,7 @@
 //! One rollout with a scripted model and real plugins.
 
 use crate::scripted::*;
-use molt_core::chat::{Message, Role};
+use molt_core::chat::{Message, Role, Task};
 use molt_core::ids::{GroupId, RolloutId};
 use molt_core::outcome::{DropReason, Dropped, Outcome};
 use molt_core::seed::{Purpose, derive};
@@ -12,6 +12,11 @@ use molt_rollout::{Driver, RolloutError};
 use std::sync::Arc;
 
 const ID: RolloutId = RolloutId { group: GroupId(7), member: 2 };
+
+/// Member 2 of group 7 alone.
+async fn rollout(driver: &Driver<Scripted>, task: &Task) -> Outcome {
+    driver.group(ID.group, task, ID.member..ID.member + 1).await.unwrap().outcomes.remove(0)
+}
 
 fn finished(outcome: Outcome) -> Trajectory {
     match outcome {
@@ -44,7 +49,7 @@ fn requests(driver: &Driver<Scripted>) -> Vec<molt_generator::Request> {
 async fn a_single_turn_is_scored_and_its_tokens_are_the_sampled_ones() {
     let driver = driver(single_turn(), exact_match(), |_, _| "42".into());
     let task = task("6*7?", Some("42"), &[]);
-    let got = finished(driver.rollout(ID, &task).await.unwrap());
+    let got = finished(rollout(&driver, &task).await);
     assert_eq!((got.reward, got.truncated), (scored(1.0, true), false));
     assert_eq!((got.completion.as_str(), &got.task, got.rollout), ("42", &task, ID));
     assert_eq!(got.messages, [Message::new(Role::User, "6*7?"), Message::new(Role::Assistant, "42")]);
@@ -59,9 +64,9 @@ async fn a_single_turn_is_scored_and_its_tokens_are_the_sampled_ones() {
 
 #[tokio::test]
 async fn every_prompt_extends_the_one_before_by_what_was_sampled_and_a_seam() {
-    let driver = driver(guess_number(), None, bisect);
+    let driver = driver(guess_number(), vec![], bisect);
     let task = task("guess", Some("6"), &[("high", "8")]);
-    let got = finished(driver.rollout(ID, &task).await.unwrap());
+    let got = finished(rollout(&driver, &task).await);
     assert_eq!(got.reward, scored(0.9, true));
     assert_eq!(got.metrics["guesses"], 2.0);
     let said: Vec<&str> = got.messages.iter().map(|message| message.content.as_str()).collect();
@@ -84,8 +89,8 @@ async fn a_tool_call_reaches_the_environment_as_one() {
         "lower" => "<tool_call>{\"name\": \"guess\", \"arguments\": {\"n\": 3}}</tool_call>".into(),
         _ => "<tool_call>\n{\"name\": \"guess\", \"arguments\": {\"n\": 5}}\n</tool_call>".into(),
     };
-    let driver = driver(guess_number(), None, script);
-    let got = finished(driver.rollout(ID, &task("guess", Some("3"), &[])).await.unwrap());
+    let driver = driver(guess_number(), vec![], script);
+    let got = finished(rollout(&driver, &task("guess", Some("3"), &[])).await);
     assert_eq!(got.reward, scored(0.9, true));
     assert_eq!(got.messages[2], Message::new(Role::Tool, "lower"));
 }
@@ -93,7 +98,7 @@ async fn a_tool_call_reaches_the_environment_as_one() {
 #[tokio::test]
 async fn rewards_of_environment_and_plugin_add_up() {
     let driver = driver(guess_number(), exact_match(), bisect);
-    let got = finished(driver.rollout(ID, &task("guess", Some("6"), &[("high", "8")])).await.unwrap());
+    let got = finished(rollout(&driver, &task("guess", Some("6"), &[("high", "8")])).await);
     assert_eq!(got.reward, scored(1.9, true));
 }
 
@@ -103,13 +108,13 @@ async fn a_prompt_that_leaves_no_room_is_dropped_and_never_cut() {
     let task = task("6*7?", Some("42"), &[]);
     let prompt = driver.chat.prompt(&task.messages).unwrap().len();
     driver.turn.max_context = prompt;
-    let got = dropped(driver.rollout(ID, &task).await.unwrap());
+    let got = dropped(rollout(&driver, &task).await);
     assert_eq!((got.rollout, got.reason), (ID, DropReason::PromptTooLong));
     assert!(got.detail.contains(&format!("a prompt of {prompt} tokens")), "{}", got.detail);
     assert!(requests(&driver).is_empty());
     // One token more is room for one token.
     driver.turn.max_context = prompt + 1;
-    let got = finished(driver.rollout(ID, &task).await.unwrap());
+    let got = finished(rollout(&driver, &task).await);
     assert_eq!((got.completion.as_str(), got.truncated, got.reward), ("4", true, scored(0.0, false)));
     assert_eq!(got.segments[0].tokens().len(), prompt + 1);
 }
@@ -120,10 +125,10 @@ async fn a_later_turn_without_room_ends_the_rollout_which_is_still_scored() {
     let task = task("guess", Some("4"), &[("high", "8")]);
     driver.turn.max_context = driver.chat.prompt(&task.messages).unwrap().len() + 10;
     let other = crate::scripted::task("guess", Some("6"), &[("high", "8")]);
-    let got = finished(driver.rollout(ID, &other).await.unwrap());
+    let got = finished(rollout(&driver, &other).await);
     assert_eq!((got.action_tokens(), got.truncated, got.reward), (2, true, scored(0.0, false)));
     assert_eq!(got.messages.last(), Some(&Message::new(Role::User, "higher")));
-    let got = finished(driver.rollout(ID, &task).await.unwrap());
+    let got = finished(rollout(&driver, &task).await);
     assert_eq!((got.reward, got.truncated), (scored(2.0, true), false));
 }
 
@@ -132,12 +137,12 @@ async fn the_last_turn_ends_the_rollout() {
     let mut driver = driver(guess_number(), exact_match(), |_, _| "2".into());
     driver.turn.max_turns = 3;
     let task = task("guess", Some("6"), &[]);
-    let got = finished(driver.rollout(ID, &task).await.unwrap());
+    let got = finished(rollout(&driver, &task).await);
     assert_eq!((got.reward, got.truncated), (scored(0.0, false), true));
     assert_eq!(requests(&driver).len(), 3);
     // Without anyone to score it, it is trained with the lowest reward.
-    driver.reward = None;
-    let got = finished(driver.rollout(ID, &task).await.unwrap());
+    driver.rewards = vec![];
+    let got = finished(rollout(&driver, &task).await);
     assert!(matches!(got.reward, Reward::Invalid { .. }), "{:?}", got.reward);
 }
 
@@ -145,9 +150,9 @@ async fn the_last_turn_ends_the_rollout() {
 async fn what_cannot_be_scored_is_kept_and_what_failed_is_dropped_by_name() {
     let driver = |script| driver(single_turn(), hostile(), script);
     let task = task("do it", None, &[]);
-    let got = finished(driver(|_, _| "invalid".into()).rollout(ID, &task).await.unwrap());
+    let got = finished(rollout(&driver(|_, _| "invalid".into()), &task).await);
     assert_eq!(got.reward, Reward::Invalid { reason: "cannot be scored".into() });
-    let got = finished(driver(|_, _| "four".into()).rollout(ID, &task).await.unwrap());
+    let got = finished(rollout(&driver(|_, _| "four".into()), &task).await);
     assert_eq!(got.reward, scored(4.0, true));
     let cases: [(Script, &str); 6] = [
         (|_, _| "loop".into(), "cpu-limit"),
@@ -158,7 +163,7 @@ async fn what_cannot_be_scored_is_kept_and_what_failed_is_dropped_by_name() {
         (|_, _| "infra".into(), "infra"),
     ];
     for (script, label) in cases {
-        let got = dropped(driver(script).rollout(ID, &task).await.unwrap());
+        let got = dropped(rollout(&driver(script), &task).await);
         assert_eq!(got.reason, DropReason::Plugin(label), "{}", got.detail);
         assert!(got.detail.contains("hostile") && got.detail.contains("7.2"), "{}", got.detail);
     }
@@ -166,8 +171,8 @@ async fn what_cannot_be_scored_is_kept_and_what_failed_is_dropped_by_name() {
 
 #[tokio::test]
 async fn nobody_scored() {
-    let driver = driver(single_turn(), None, |_, _| "42".into());
-    let got = dropped(driver.rollout(ID, &task("6*7?", None, &[])).await.unwrap());
+    let driver = driver(single_turn(), vec![], |_, _| "42".into());
+    let got = dropped(rollout(&driver, &task("6*7?", None, &[])).await);
     assert_eq!(got.reason, DropReason::NoReward);
 }
 
@@ -175,7 +180,7 @@ async fn nobody_scored() {
 async fn nothing_sampled() {
     let mut driver = driver(single_turn(), exact_match(), |_, _| "42".into());
     driver.turn.sampling.max_tokens = 0;
-    let got = dropped(driver.rollout(ID, &task("6*7?", Some("42"), &[])).await.unwrap());
+    let got = dropped(rollout(&driver, &task("6*7?", Some("42"), &[])).await);
     assert_eq!(got.reason, DropReason::NoActionTokens);
 }
 
@@ -187,11 +192,11 @@ async fn messages_that_the_template_refuses_are_a_counted_outcome() {
                   <|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
                   {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
     std::fs::write(&template, source).unwrap();
-    let mut driver = driver(guess_number(), None, |_, _| {
+    let mut driver = driver(guess_number(), vec![], |_, _| {
         "<tool_call>{\"name\":\"g\",\"arguments\":{\"n\":5}}</tool_call>".into()
     });
     driver.chat = Arc::new(Chat::load(&chatml(), Some(&template)).unwrap());
-    let got = dropped(driver.rollout(ID, &task("guess", Some("3"), &[])).await.unwrap());
+    let got = dropped(rollout(&driver, &task("guess", Some("3"), &[])).await);
     assert_eq!(got.reason, DropReason::Unrenderable);
     assert!(got.detail.contains("no tools here"), "{}", got.detail);
 }
@@ -200,7 +205,7 @@ async fn messages_that_the_template_refuses_are_a_counted_outcome() {
 async fn only_a_generator_that_stopped_is_fatal() {
     let mut driver = driver(single_turn(), exact_match(), |_, _| "42".into());
     Arc::get_mut(&mut driver.generator).unwrap().stops_at = Some(1);
-    let error = driver.group(GroupId(0), &task("6*7?", Some("42"), &[]), 4).await.unwrap_err();
+    let error = driver.group(GroupId(0), &task("6*7?", Some("42"), &[]), 0..4).await.unwrap_err();
     assert!(matches!(error, RolloutError::Generator(GeneratorError::Stopped(_))), "{error}");
 }
 
@@ -208,7 +213,10 @@ async fn only_a_generator_that_stopped_is_fatal() {
 async fn a_rollout_replays_bit_for_bit() {
     let script = |_: &str, seed: u64| (seed % 9).to_string();
     let task = task("guess", None, &[("high", "9")]);
-    let play = async |id| driver(guess_number(), None, script).rollout(id, &task).await.unwrap();
+    let play = async |id: RolloutId| {
+        let driver = driver(guess_number(), vec![], script);
+        driver.group(id.group, &task, id.member..id.member + 1).await.unwrap().outcomes.remove(0)
+    };
     assert_eq!(play(ID).await, play(ID).await);
     let mut said = Vec::new();
     for member in 0..8 {

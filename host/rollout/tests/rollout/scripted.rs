@@ -8,7 +8,7 @@ use molt_core::trajectory::Sampled;
 use molt_core::window::ErrorLimit;
 use molt_generator::{Generation, Generator, GeneratorError, Request, WeightUpdate};
 use molt_model::Chat;
-use molt_rollout::{Driver, Plan, Prompts, TurnSettings};
+use molt_rollout::{Driver, Plan, Prompts, TurnSettings, WeightedReward};
 use molt_sandbox::{Environment, Library, Reward, Sandbox};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -126,13 +126,13 @@ pub(crate) fn guess_number() -> Environment {
     PLUGINS.1.clone()
 }
 
-pub(crate) fn exact_match() -> Option<Reward> {
-    Some(PLUGINS.2.clone())
+pub(crate) fn exact_match() -> Vec<WeightedReward> {
+    vec![WeightedReward { plugin: PLUGINS.2.clone(), weight: 1.0 }]
 }
 
 /// A reward that does what the completion says: loop, trap, …, or score its length.
-pub(crate) fn hostile() -> Option<Reward> {
-    Some(PLUGINS.3.clone())
+pub(crate) fn hostile() -> Vec<WeightedReward> {
+    vec![WeightedReward { plugin: PLUGINS.3.clone(), weight: 1.0 }]
 }
 
 pub(crate) fn chatml() -> PathBuf {
@@ -143,7 +143,11 @@ pub(crate) fn chat() -> Arc<Chat> {
     Arc::new(Chat::load(&chatml(), None).unwrap())
 }
 
-pub(crate) fn driver(environment: Environment, reward: Option<Reward>, script: Script) -> Driver<Scripted> {
+pub(crate) fn driver(
+    environment: Environment,
+    rewards: Vec<WeightedReward>,
+    script: Script,
+) -> Driver<Scripted> {
     let chat = chat();
     let sampling = Sampling {
         temperature: 1.0,
@@ -154,7 +158,7 @@ pub(crate) fn driver(environment: Environment, reward: Option<Reward>, script: S
     };
     let turn = TurnSettings { sampling, max_context: 4000, max_turns: 10 };
     let generator = Arc::new(Scripted::new(chat.clone(), script));
-    Driver { generator, chat, environment, reward, turn, seed: 5 }
+    Driver { generator, chat, environment, rewards, turn, seed: 5 }
 }
 
 pub(crate) fn task(prompt: &str, label: Option<&str>, fields: &[(&str, &str)]) -> Task {

@@ -6,7 +6,7 @@ use molt_core::settings::{Limits, Optim, TrainSettings};
 use molt_generator::Generator;
 use molt_model::{Chat, Config, Decoder};
 use molt_observe::RunDir;
-use molt_rollout::{Driver, Prompts, TurnSettings};
+use molt_rollout::{Driver, Prompts, TurnSettings, WeightedReward};
 use molt_sandbox::{Estimator, Library, Sandbox};
 use molt_trainer::TrainError;
 use molt_trainer::report::Summary;
@@ -60,7 +60,10 @@ pub(crate) fn driver<G: Generator>(settings: &TrainSettings, generator: Arc<G>) 
         generator,
         chat,
         environment: sandbox.environment(library, "single-turn", Limits::default()).unwrap(),
-        reward: Some(sandbox.reward(library, "exact-match", Limits::default()).unwrap()),
+        rewards: vec![WeightedReward {
+            plugin: sandbox.reward(library, "exact-match", Limits::default()).unwrap(),
+            weight: 1.0,
+        }],
         turn: TurnSettings { sampling, max_context: 128, max_turns: 1 },
         seed: settings.run.seed,
     }

@@ -63,6 +63,35 @@ fn every_kind_of_value_is_read_from_a_flag() {
 }
 
 #[test]
+fn a_reward_is_one_name_or_several_with_weights() {
+    let one = train("[reward]\nname = 'math'\n", &[]).expect("loads");
+    assert_eq!(one.reward.weighted(), [("math", 1.0)]);
+    let file = "[reward]\nname = ['math', 'length']\nweight = [1, -0.1]\n";
+    let two = train(file, &[]).expect("loads");
+    assert_eq!(two.reward.weighted(), [("math", 1.0), ("length", -0.1)]);
+    let flags = [("reward.name", "a,b,c"), ("reward.weight", "1,2,-3")];
+    let three = train(file, &flags).expect("loads");
+    assert_eq!(three.reward.weighted(), [("a", 1.0), ("b", 2.0), ("c", -3.0)]);
+    assert_eq!(
+        message(train("[reward]\nname = [1]\n", &[])),
+        "run.toml:2: reward.name is [1], but must be a list, each a string"
+    );
+}
+
+#[test]
+fn grants_and_the_judge_are_read_by_plugin() {
+    let file = "[plugins.grant.judge]\nmodel = 'judge'\nread = 'data/rubrics'\n\
+                [judge]\nurl = 'http://127.0.0.1:8000/v1'\nmodel = 'm'\n";
+    let settings =
+        train(&format!("{GOOD}{file}"), &[("plugins.grant.judge.model_calls", "3")]).expect("loads");
+    settings.validate().expect("is good");
+    let access = settings.plugins.access_of("judge");
+    assert_eq!((access.grants.model, access.grants.model_calls), (Some(GrantedModel::Judge), 3));
+    assert_eq!(access.grants.read, [Path::new("data/rubrics")]);
+    assert_eq!(settings.plugins.access_of("math").grants, Grants::default(), "granted to nobody else");
+}
+
+#[test]
 fn unknown_keys_and_wrong_types_are_all_reported_with_their_place() {
     let file = "# a comment\n[train]\nasync_queue_sz = 2\nsync = \"yes\"\n\n[traim]\nx = 1\n";
     let pairs = [("rollout.batch", "4"), ("rollout.batch_size", "many"), ("algo.importance", "some")];
@@ -156,7 +185,61 @@ fn each_rule_refuses_what_it_is_for() {
         (&[("algo.clip_low", "1")], "algo.clip_low is 1, but must be between 0 and 1"),
         (&[("optim.beta2", "1")], "optim.beta2 is 1, but must be at least 0 and below 1"),
         (&[("plugins.max_error_rate", "1.1")], "plugins.max_error_rate is 1.1, but must be from 0 to 1"),
-        (&[("plugins.only.math.cpu_ms", "0")], "plugins.only.math.cpu_ms is 0"),
+        (&[("plugins.only.math.cpu_ms", "0")], "plugins.only.math.cpu_ms is 0, but must be from 1 to"),
+        (
+            &[("plugins.limits.memory_mib", "5000")],
+            "plugins.limits.memory_mib is 5000, but must be from 1 to 4096",
+        ),
+        (&[("plugins.limits.stack_kib", "1")], "plugins.limits.stack_kib is 1, but must be from 64 to 16384"),
+        (&[("plugins.limits.fuel", "0")], "plugins.limits.fuel is 0"),
+        (&[("plugins.only.p.instances", "0")], "plugins.only.p.instances is 0"),
+        (&[("plugins.only.p.table_elements", "0")], "plugins.only.p.table_elements is 0"),
+        (&[("plugins.only.p.host_calls", "0")], "plugins.only.p.host_calls is 0"),
+        (
+            &[("plugins.only.p.call_s", "90000")],
+            "plugins.only.p.call_s is 90000, but must be from 1 to 86400",
+        ),
+        (&[("plugins.only.p.output_kib", "0")], "plugins.only.p.output_kib is 0"),
+        (&[("plugins.limits.log_kib", "2000000")], "plugins.limits.log_kib is 2000000"),
+        (&[("plugins.grant.p.read", "a,,b")], "plugins.grant.p.read holds an empty path"),
+        (&[("plugins.grant.p.read", "/")], "plugins.grant.p.read holds /, which has no last name"),
+        (
+            &[("plugins.grant.p.read", "a/data,b/data")],
+            "plugins.grant.p.read holds two directories that the plugin",
+        ),
+        (&[("plugins.grant.p.read", "x/scratch")], "plugins.grant.p.read holds a directory called scratch"),
+        (&[("plugins.grant.p.scratch_mib", "0")], "plugins.grant.p.scratch_mib is 0"),
+        (&[("plugins.grant.p.scratch_files", "0")], "plugins.grant.p.scratch_files is 0"),
+        (
+            &[("plugins.grant.p.http", "GET example.org")],
+            "plugins.grant.p.http holds a bad entry: \"GET example.org\"",
+        ),
+        (&[("plugins.grant.p.http_s", "0")], "plugins.grant.p.http_s is 0"),
+        (&[("plugins.grant.p.http_kib", "2000000")], "plugins.grant.p.http_kib is 2000000"),
+        (&[("plugins.grant.p.http_requests", "0")], "plugins.grant.p.http_requests is 0"),
+        (&[("plugins.grant.p.model_calls", "0")], "plugins.grant.p.model_calls is 0"),
+        (&[("plugins.grant.p.code", "")], "plugins.grant.p.code is empty"),
+        (&[("plugins.grant.p.model", "judge")], "plugins.grant.p.model is judge, but there is none"),
+        (
+            &[("judge.url", "127.0.0.1:8000"), ("judge.model", "m")],
+            "judge.url is \"127.0.0.1:8000\", but must be like",
+        ),
+        (&[("judge.url", "http://u:p@host/v1"), ("judge.model", "m")], "judge.url is"),
+        (&[("judge.url", "http://host/v1")], "judge.model is required"),
+        (&[("judge.key_env", "A=B")], "judge.key_env is not the name of an environment variable"),
+        (&[("judge.request_s", "0")], "judge.request_s is 0"),
+        (&[("judge.concurrency", "0")], "judge.concurrency is 0"),
+        (&[("reward.name", "a,")], "reward.name holds an empty name"),
+        (&[("reward.name", "a,b,a")], "reward.name holds a twice"),
+        (&[("reward.weight", "1")], "reward.weight has length 1, but reward.name has length 0"),
+        (
+            &[("reward.name", "a,b"), ("reward.weight", "1")],
+            "reward.weight has length 1, but reward.name has length 2",
+        ),
+        (
+            &[("reward.name", "a"), ("reward.weight", "inf")],
+            "reward.weight is inf, but must be finite numbers",
+        ),
         (&[("train.eval_every", "5")], "train.eval_every is set, so eval.prompts must name"),
         (&[("train.steps_per_batch", "17")], "train.steps_per_batch is 17, more than the 16 prompts"),
         (&[("rollout.stop", "a,")], "rollout.stop holds an empty string"),
