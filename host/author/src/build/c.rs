@@ -1,9 +1,73 @@
-//! c.
+//! C: zig's clang and C library make the core module.
 
-use crate::error::AuthorError;
+use super::component::{self, World};
+use super::tools;
+use crate::error::{AuthorError, OrAuthor};
 use crate::project::Project;
+use std::ffi::OsString;
+use std::fs;
 use std::path::Path;
+use std::process::Stdio;
 
-pub(super) fn build(_: &Project, _: &Path) -> Result<(), AuthorError> {
-    Err(AuthorError::user("c cannot be built yet", "use Rust"))
+const TOOL: &str = "ziglang";
+const VERSION: &str = "0.17.1";
+
+pub(super) fn build(project: &Project, out: &Path) -> Result<(), AuthorError> {
+    let dir = &project.dir;
+    super::entry(project, &format!("{}.c", project.kind.interface()))?;
+    let tool = tools::pip(TOOL, VERSION, &[&format!("{TOOL}=={VERSION}")])?;
+
+    let world = World::of(project)?;
+    let generated = Path::new("molt/build");
+    world.generate(options(&world).build(), &dir.join(generated), <[u8]>::to_vec)?;
+
+    let scratch = component::scratch()?;
+    // The module has its name from the file's.
+    let core = scratch.path().join("core.wasm");
+    let mut zig = tool.python();
+    zig.current_dir(dir).args(["-m", TOOL, "cc", "--target=wasm32-wasi", "-mexec-model=reactor"]);
+    zig.args(["-std=c17", "-O3", "-Wall", "-Wextra", "-gline-tables-only"]);
+    // In a backtrace, files are relative to the project, whoever built it and where.
+    let here = dir.canonicalize().or_failed(format!("cannot read {}", dir.display()), "")?;
+    zig.arg(format!("-ffile-prefix-map={}=.", here.display())).arg("-fdebug-compilation-dir=.");
+    // zig would take 16 MiB. The stack lies below the data: one that is too deep ends the call.
+    zig.arg("-Wl,-z,stack-size=1048576");
+    zig.arg("-I").arg(generated).arg("-I").arg("molt/sdk/c").args(sources(dir)?);
+    zig.arg(generated.join("molt.c")).arg(generated.join("molt_component_type.o")).arg("-o").arg(&core);
+    // The C library is built once.
+    let cache = tool.dir.join("cache");
+    zig.env("ZIG_GLOBAL_CACHE_DIR", &cache).env("ZIG_LOCAL_CACHE_DIR", &cache);
+    component::compile(project, zig.stdout(Stdio::null()))?;
+
+    let core = fs::read(&core).or_failed("the compiler wrote nothing", "")?;
+    fs::write(out, component::component(&core)?)
+        .or_failed(format!("cannot write {}", out.display()), "free space there")
+}
+
+/// Names such as `molt_sample_t` and `exports_reward_score`, whatever world it is.
+fn options(world: &World) -> wit_bindgen_c::Opts {
+    let renamed = |(full, name): (String, String)| {
+        (full, if name == "types" { "molt".into() } else { name.replace('-', "_") })
+    };
+    wit_bindgen_c::Opts {
+        rename_world: Some("molt".into()),
+        rename: world.interfaces().into_iter().map(renamed).collect(),
+        ..Default::default()
+    }
+}
+
+/// The names of the C files that lie directly in the project, sorted.
+fn sources(dir: &Path) -> Result<Vec<OsString>, AuthorError> {
+    let read = || -> std::io::Result<Vec<OsString>> {
+        let mut sources = Vec::new();
+        for entry in fs::read_dir(dir)? {
+            let name = entry?.file_name();
+            if Path::new(&name).extension().is_some_and(|extension| extension == "c") {
+                sources.push(name);
+            }
+        }
+        sources.sort();
+        Ok(sources)
+    };
+    read().or_failed(format!("cannot read {}", dir.display()), "")
 }

@@ -1,6 +1,8 @@
 //! `molt plugin build`: from a project's source to one component file.
 
 mod c;
+mod clock;
+mod component;
 mod go;
 mod js;
 mod python;
