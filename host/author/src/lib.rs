@@ -25,4 +25,5 @@ mod test;
 
 pub use args::{command, run};
 pub use error::{AuthorError, FAILED, OrAuthor, USER, chain};
+pub use open::sandbox;
 pub use present::{print, short_digest, table};

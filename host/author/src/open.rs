@@ -118,7 +118,7 @@ fn read_config(path: &Path) -> Result<(Plugins, Judge), AuthorError> {
 }
 
 /// A sandbox that keeps compiled plugins in the user's cache directory, or anew in every process if it cannot.
-pub(crate) fn sandbox() -> Result<Sandbox, AuthorError> {
+pub fn sandbox() -> Result<Sandbox, AuthorError> {
     let sandbox = Sandbox::new(cache_dir().map(|cache| cache.join("compiled")).as_deref());
     let sandbox = sandbox.or_else(|error| match error {
         LoadError::Cache { .. } => {

@@ -10,10 +10,10 @@ pub(crate) fn run(settings: EvalSettings) -> Result<(), Stop> {
     let path = wiring::run_dir(&settings.run, "eval")?;
     let runtime = wiring::runtime()?;
 
-    let mut plugins = wiring::Plugins::new(&settings.plugins)?;
+    let mut plugins = wiring::Plugins::new(&settings.plugins, &settings.judge)?;
     let environment = plugins.environment(&settings.agent)?;
-    let reward = plugins.reward(settings.reward.name.as_deref())?;
-    plugins.check_limits()?;
+    let rewards = plugins.rewards(&settings.reward.weighted())?;
+    plugins.check_names()?;
 
     let (data, eval) = (&settings.data, &settings.eval);
     // Validation made sure that it is set.
@@ -24,7 +24,8 @@ pub(crate) fn run(settings: EvalSettings) -> Result<(), Stop> {
     let turn = wiring::eval_turn(eval, &settings.agent, &model)?;
     let decoder = model.weights()?;
 
-    let mut run_dir = wiring::record(&path, "eval", &settings, &plugins.components())?;
+    let mut run_dir =
+        wiring::record(&path, "eval", &settings, (&plugins.components(), Some(&plugins.lock()?)))?;
     eprintln!("model     {}", model.describe(&decoder));
     let skipped = present::skipped(prompts.skipped);
     eprintln!("prompts   {}{skipped}, {} rollouts of each", prompts.rows.len(), eval.samples);
@@ -33,7 +34,8 @@ pub(crate) fn run(settings: EvalSettings) -> Result<(), Stop> {
 
     let stop = interrupt::on_ctrl_c(runtime.handle());
     let engine = wiring::engine(decoder, &model, &settings.generator);
-    let driver = wiring::driver(&engine, &model, (&environment, &reward), turn, settings.run.seed);
+    plugins.provide_policy(&engine, &model.chat, &turn);
+    let driver = wiring::driver(&engine, &model, (&environment, &rewards[..]), turn, settings.run.seed);
     let errors = settings.plugins.error_limit();
     let report = runtime.block_on(async {
         tokio::select! {
@@ -81,6 +83,10 @@ fn tell(report: &EvalReport) -> String {
         .map(|(k, share)| (format!("pass@{k}"), format!("{:.1}%", 100.0 * share)))
         .collect();
     rows.push(("mean reward".into(), number(report.mean_reward)));
+    let of_each = report.metrics.iter().filter(|(name, _)| name.starts_with("reward/"));
+    if of_each.clone().count() > 1 {
+        rows.extend(of_each.map(|(name, mean)| (format!("mean {name}"), format!("{mean:.3}"))));
+    }
     rows.push(("tokens per rollout".into(), report.mean_tokens.map_or("-".into(), |t| format!("{t:.1}"))));
     rows.push(("could not be scored".into(), report.invalid.to_string()));
     rows.push(("truncated".into(), report.truncated.to_string()));

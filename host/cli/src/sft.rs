@@ -21,7 +21,7 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
     let decoder = model.weights()?;
 
     let components = json!({ "molt": env!("CARGO_PKG_VERSION"), "plugins": [] });
-    let mut run_dir = wiring::record(&path, "sft", &settings, &components)?;
+    let mut run_dir = wiring::record(&path, "sft", &settings, (&components, None))?;
     eprintln!("model     {}", model.describe(&decoder));
     let skipped = crate::present::skipped(conversations.skipped);
     eprintln!("data      {} conversations{skipped}", conversations.rows.len());

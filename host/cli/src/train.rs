@@ -26,11 +26,11 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
     let path = wiring::run_dir(&settings.run, "train")?;
     let runtime = wiring::runtime()?;
 
-    let mut plugins = wiring::Plugins::new(&settings.plugins)?;
+    let mut plugins = wiring::Plugins::new(&settings.plugins, &settings.judge)?;
     let environment = plugins.environment(&settings.agent)?;
-    let reward = plugins.reward(settings.reward.name.as_deref())?;
+    let rewards = plugins.rewards(&settings.reward.weighted())?;
     let estimator = plugins.estimator(&settings.algo)?;
-    plugins.check_limits()?;
+    plugins.check_names()?;
     let traits = runtime.block_on(estimator.traits()).or_user(
         format!("algo.estimator {} cannot be used", settings.algo.estimator),
         "it fails before it is given anything: look at its `describe`, and at plugins.limits",
@@ -50,7 +50,8 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
     let eval_turn = wiring::eval_turn(&settings.eval, &settings.agent, &model)?;
     let (decoder, copy) = (model.weights()?, model.weights()?);
 
-    let mut run_dir = wiring::record(&path, "train", &settings, &plugins.components())?;
+    let mut run_dir =
+        wiring::record(&path, "train", &settings, (&plugins.components(), Some(&plugins.lock()?)))?;
     eprintln!("model     {}", model.describe(&decoder));
     let mut data = format!("{} to train on", prompts.rows.len());
     if let Some(held_out) = &held_out {
@@ -59,14 +60,15 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
     let skipped = prompts.skipped + held_out.as_ref().map_or(0, |prompts| prompts.skipped);
     eprintln!("prompts   {data}{}", present::skipped(skipped));
     plugins.describe().iter().for_each(|line| eprintln!("{line}"));
-    if reward.is_none() {
+    if rewards.is_empty() {
         eprintln!("reward    none (reward.name): the agent itself must score");
     }
     eprintln!("run       {}", run_dir.path().display());
 
     let stop = interrupt::on_ctrl_c(runtime.handle());
     let engine = wiring::engine(copy, &model, &settings.generator);
-    let parts = (&environment, &reward);
+    plugins.provide_policy(&engine, &model.chat, &turn);
+    let parts = (&environment, &rewards[..]);
     let seed = settings.run.seed;
     let driver = |turn| wiring::driver(&engine, &model, parts, turn, seed);
     let training: Training<Engine> = Training {

@@ -1,15 +1,19 @@
 //! From validated settings to the parts of a run: everything is loaded and checked before anything starts.
 
+mod plugins;
+
+pub(crate) use plugins::Plugins;
+
 use crate::stop::{OrStop, Stop};
 use molt_core::ids::WeightVersion;
 use molt_core::sampling::Sampling;
-use molt_core::settings::{self, BadRow, Limits, nearest};
+use molt_core::settings::{self, BadRow};
 use molt_generator::Engine;
 use molt_model::{Chat, Config, Decoder};
 use molt_observe::RunDir;
-use molt_rollout::{Driver, Prompts, TurnSettings};
-use molt_sandbox::{Environment, Estimator, Info, Library, LoadError, Reward, Sandbox};
-use serde_json::{Value, json};
+use molt_rollout::{Driver, Prompts, TurnSettings, WeightedReward};
+use molt_sandbox::{Environment, LOCK_FILE};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -95,125 +99,6 @@ impl Model {
     }
 }
 
-/// The plugins of a run, loaded under their limits.
-pub(crate) struct Plugins {
-    sandbox: Sandbox,
-    library: Library,
-    settings: settings::Plugins,
-    /// Role, plugin and limits of each that was loaded.
-    used: Vec<(&'static str, Info, Limits)>,
-}
-
-impl Plugins {
-    pub(crate) fn new(settings: &settings::Plugins) -> Result<Self, Stop> {
-        let library = Library::new(&settings.path);
-        Ok(Self { sandbox: sandbox()?, library, settings: settings.clone(), used: Vec::new() })
-    }
-
-    pub(crate) fn environment(&mut self, agent: &settings::Agent) -> Result<Environment, Stop> {
-        let limits = self.limits(&agent.name);
-        let loaded = self.sandbox.environment(&self.library, &agent.name, limits);
-        let environment = loaded.or_user(refused("agent.name", &agent.name), HELP)?;
-        self.used.push(("agent", environment.info().clone(), limits));
-        Ok(environment)
-    }
-
-    pub(crate) fn reward(&mut self, name: Option<&str>) -> Result<Option<Reward>, Stop> {
-        let Some(name) = name else { return Ok(None) };
-        let limits = self.limits(name);
-        let loaded = self.sandbox.reward(&self.library, name, limits);
-        let reward = loaded.or_user(refused("reward.name", name), HELP)?;
-        self.used.push(("reward", reward.info().clone(), limits));
-        Ok(Some(reward))
-    }
-
-    pub(crate) fn estimator(&mut self, algo: &settings::Algo) -> Result<Estimator, Stop> {
-        let limits = self.limits(&algo.estimator);
-        let loaded = self.sandbox.estimator(&self.library, &algo.estimator, limits);
-        let estimator = loaded.or_user(refused("algo.estimator", &algo.estimator), HELP)?;
-        self.used.push(("estimator", estimator.info().clone(), limits));
-        Ok(estimator)
-    }
-
-    /// Refuses limits for a plugin that is not of the run, once all are loaded.
-    pub(crate) fn check_limits(&self) -> Result<(), Stop> {
-        let names: Vec<&str> = self.used.iter().map(|(_, info, _)| info.name.as_str()).collect();
-        let Some(stray) = self.settings.only.keys().find(|name| !names.contains(&name.as_str())) else {
-            return Ok(());
-        };
-        let help = nearest(stray, names.iter().copied()).map_or_else(
-            || format!("the run uses {}", names.join(", ")),
-            |near| format!("did you mean {near}?"),
-        );
-        Err(Stop::user(format!("plugins.only.{stray} limits a plugin that this run does not use"), help))
-    }
-
-    /// What `components.json` holds.
-    pub(crate) fn components(&self) -> Value {
-        let component = |(role, info, limits): &(&str, Info, Limits)| {
-            json!({
-                "role": role,
-                "name": info.name,
-                "kind": info.kind.to_string(),
-                "version": info.version,
-                "contract": info.contract,
-                "digest": info.digest,
-                "size": info.size,
-                "path": info.path,
-                "imports": info.imports,
-                "limits": limits,
-            })
-        };
-        json!({
-            "molt": env!("CARGO_PKG_VERSION"),
-            "plugins": self.used.iter().map(component).collect::<Vec<_>>(),
-        })
-    }
-
-    /// One line per plugin, for people.
-    pub(crate) fn describe(&self) -> Vec<String> {
-        let line = |(role, info, limits): &(&str, Info, Limits)| {
-            format!(
-                "{role:<9} {} {} ({} MiB, {} ms per call)",
-                info.name,
-                crate::present::short_digest(&info.digest),
-                limits.memory_mib,
-                limits.cpu_ms
-            )
-        };
-        self.used.iter().map(line).collect()
-    }
-
-    /// Limits go by the plugin's own name, whether it is asked for by name, version or path.
-    fn limits(&self, asked: &str) -> Limits {
-        let path = self.library.find(asked).unwrap_or_else(|_| asked.into());
-        let name = path.file_stem().map_or(asked.into(), |stem| stem.to_string_lossy());
-        self.settings.limits_of(&name)
-    }
-}
-
-const HELP: &str =
-    "`molt plugin list` shows the plugins that are found; plugins.path adds directories to look in";
-
-fn refused(key: &str, name: &str) -> String {
-    format!("{key} {name} cannot be used")
-}
-
-/// A sandbox that keeps compiled plugins in the user's cache directory, or anew in every process if it cannot.
-pub(crate) fn sandbox() -> Result<Sandbox, Stop> {
-    let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")));
-    let cache = cache.map(|cache| cache.join("molt/compiled"));
-    let sandbox = Sandbox::new(cache.as_deref()).or_else(|error| match error {
-        LoadError::Cache { .. } => {
-            tracing::warn!("plugins are compiled anew: {}", crate::stop::chain(&error).join(": "));
-            Sandbox::new(None)
-        }
-        other => Err(other),
-    });
-    sandbox.or_user("plugins cannot be run", "look at the limits of this machine (ulimit -v)")
-}
-
 /// The prompts under `path`.
 pub(crate) fn prompts(
     key: &str,
@@ -275,7 +160,7 @@ pub(crate) fn engine(decoder: Decoder, model: &Model, settings: &settings::Gener
 pub(crate) fn driver(
     generator: &Arc<Engine>,
     model: &Model,
-    (environment, reward): (&Environment, &Option<Reward>),
+    (environment, rewards): (&Environment, &[WeightedReward]),
     turn: TurnSettings,
     seed: u64,
 ) -> Driver<Engine> {
@@ -283,24 +168,27 @@ pub(crate) fn driver(
         generator: Arc::clone(generator),
         chat: Arc::clone(&model.chat),
         environment: environment.clone(),
-        reward: reward.clone(),
+        rewards: rewards.to_vec(),
         turn,
         seed,
     }
 }
 
-/// Makes the run directory and writes down what the run is made of.
+/// Makes the run directory and writes down what the run is made of: `components.json` last, and `plugins.lock`
+/// if there are plugins.
 pub(crate) fn record(
     path: &Path,
     command: &str,
     settings: &impl settings::Settings,
-    components: &Value,
+    (components, lock): (&Value, Option<&str>),
 ) -> Result<RunDir, Stop> {
     let toml = settings.to_toml().or_user("these settings cannot be written down", "use paths in UTF-8")?;
     let help = "give another run.dir, or free space there";
     let run_dir = RunDir::create(path, command).or_user("the run cannot be recorded", help)?;
     run_dir.write_settings(&toml).or_user("the run cannot be recorded", help)?;
-    run_dir.write_components(components).or_user("the run cannot be recorded", help)?;
+    let locked = lock.map(|lock| run_dir.write_text(LOCK_FILE, lock)).transpose();
+    let written = locked.and_then(|_| run_dir.write_components(components));
+    written.or_user("the run cannot be recorded", help)?;
     Ok(run_dir)
 }
 
