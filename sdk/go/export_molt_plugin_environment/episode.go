@@ -4,6 +4,7 @@ package export_molt_plugin_environment
 import (
 	"runtime"
 
+	"molt/internal/abi"
 	environment "molt/molt_plugin_environment"
 	types "molt/molt_plugin_types"
 	"molt/wit"
@@ -30,6 +31,7 @@ var open = make(map[*Episode]struct{})
 
 // MakeEpisode begins an episode.
 func MakeEpisode(task types.Task) *Episode {
+	defer abi.Tell()
 	if Open == nil {
 		panic("no init function has called environment.Export")
 	}
@@ -45,11 +47,13 @@ func (episode *Episode) OnDrop() {
 
 // Reset gives the first messages.
 func (episode *Episode) Reset() wit.Result[[]types.Message, types.Failure] {
+	defer abi.Tell()
 	return result(episode.own.Reset())
 }
 
 // Step answers a turn of the model.
 func (episode *Episode) Step(action environment.Action) wit.Result[environment.Transition, types.Failure] {
+	defer abi.Tell()
 	return result(episode.own.Step(action))
 }
 

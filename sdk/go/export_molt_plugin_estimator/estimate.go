@@ -2,6 +2,7 @@
 package export_molt_plugin_estimator
 
 import (
+	"molt/internal/abi"
 	estimator "molt/molt_plugin_estimator"
 	"molt/wit"
 )
@@ -19,6 +20,7 @@ func Describe() estimator.Traits {
 
 // Estimate estimates the advantages of a batch.
 func Estimate(batch estimator.Batch) wit.Result[estimator.Estimates, string] {
+	defer abi.Tell()
 	if Estimator == nil {
 		panic("no init function has called estimator.Export")
 	}

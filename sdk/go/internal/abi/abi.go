@@ -3,6 +3,7 @@ package abi
 
 import (
 	"runtime"
+	"strings"
 	"unsafe"
 )
 
@@ -64,6 +65,35 @@ func realloc(old unsafe.Pointer, oldSize, align, size uint32) unsafe.Pointer {
 		copy(unsafe.Slice((*byte)(memory), size), unsafe.Slice((*byte)(old), oldSize))
 	}
 	return memory
+}
+
+// Go prints a panic first and then the stack of every goroutine, of which a log of bounded length keeps the end.
+// A panic is told in few lines instead, see [Tell].
+func init() {
+	traceback = 0
+}
+
+// What GOTRACEBACK would set; no plugin has an environment.
+//
+//go:linkname traceback runtime.traceback_cache
+var traceback uint32
+
+// Tell prints where a panic came from and lets it go on. Every export defers it.
+func Tell() {
+	why := recover()
+	if why == nil {
+		return
+	}
+	var pcs [32]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
+	for more := true; more; {
+		var frame runtime.Frame
+		frame, more = frames.Next()
+		if !strings.HasPrefix(frame.Function, "runtime.") && !strings.HasPrefix(frame.Function, "molt") {
+			print("at ", frame.Function, " (", frame.File, ":", frame.Line, ")\n")
+		}
+	}
+	panic(why)
 }
 
 // Handle owns a resource of the host, or has given it away.

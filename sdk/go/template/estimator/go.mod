@@ -1,4 +1,4 @@
-module plugin-source
+module source
 
 go 1.27
 
