@@ -103,7 +103,11 @@ fn install(
         Some(old) if !force => {
             let has = old.map_or("is no plugin".into(), |old| format!("has digest {}", old.digest));
             return Err(AuthorError::user(
-                format!("{} {has}, and the new one of the same version has {}", target.display(), info.digest),
+                format!(
+                    "{} {has}, and the new one of the same version has {}",
+                    target.display(),
+                    info.digest
+                ),
                 "--force replaces it; a new version in its manifest keeps both",
             ));
         }

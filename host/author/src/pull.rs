@@ -38,7 +38,8 @@ pub(crate) fn run(args: Args) -> Result<u8, AuthorError> {
         let error = format!("{} is there, and is another file than {reference}", output.display());
         return Err(AuthorError::user(error, "--force replaces it, -o FILE writes another one"));
     }
-    oci::keep(pulled.file, &output).or_user(refused(), "free space there, or choose another place with -o")?;
+    oci::keep(pulled.file, &output)
+        .or_user(refused(), "free space there, or choose another place with -o")?;
     present::print(&format!(
         "pulled: {} {} into {}\nplugin    {}\nreference {}\n",
         pulled.info.kind,

@@ -147,3 +147,75 @@ impl Library {
         names.into_iter().map(|(_, name)| name).take(2).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use std::fs;
+
+    /// A component that exports an empty `reward`, with a version; a salt makes its digest another one.
+    fn plugin(version: &str, salt: &str) -> Vec<u8> {
+        // Binary format of the component model: a section is its number, its length and its items.
+        let section = |id: u8, body: Vec<u8>| [vec![id, u8::try_from(body.len()).unwrap()], body].concat();
+        let name = |name: &str| [&[u8::try_from(name.len()).unwrap()], name.as_bytes()].concat();
+        let export = [vec![1, 0], name("molt:plugin/reward@0.2.0"), vec![5, 0, 0]].concat();
+        [
+            b"\0asm\x0d\0\x01\0".to_vec(),
+            section(5, vec![1, 1, 0]), // an instance made of no exports
+            section(11, export),
+            section(0, [name("version"), version.as_bytes().to_vec()].concat()),
+            section(0, [name("salt"), salt.as_bytes().to_vec()].concat()),
+        ]
+        .concat()
+    }
+
+    #[test]
+    fn a_name_means_the_first_place_a_version_the_newest_that_fits_and_a_digest_one_file() {
+        let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let library = Library { places: vec![first.path().into(), second.path().into()] };
+        let write = |dir: &tempfile::TempDir, file: &str, version: &str| {
+            fs::write(dir.path().join(file), plugin(version, file)).unwrap();
+            inspect(&dir.path().join(file)).unwrap().digest
+        };
+        write(&first, "a@0.1.9.wasm", "0.1.9");
+        write(&first, "a@0.1.10.wasm", "0.1.10");
+        write(&first, "a@nightly.wasm", "nightly");
+        let last = write(&second, "a.wasm", "0.3.0");
+        let found = |name: &str| library.find(name).unwrap().file_name().unwrap().to_str().unwrap().to_owned();
+        assert_eq!(found("a"), "a@0.1.10.wasm", "the newest of the first place, whatever the second has");
+        assert_eq!(found("a@0.1"), "a@0.1.10.wasm");
+        assert_eq!(found("a@0.1.9"), "a@0.1.9.wasm");
+        assert_eq!(found("a@nightly"), "a@nightly.wasm");
+        assert_eq!(found("a@0.3"), "a.wasm");
+        assert_eq!(found(&format!("a@{}", &last[.."sha256:".len() + 12])), "a.wasm");
+        write(&first, "a.wasm", "0.0.1");
+        assert_eq!(found("a"), "a.wasm", "the one without a version in its name comes first");
+        assert!(matches!(library.find("a@0.2"), Err(LoadError::NotFound { .. })));
+        assert_eq!(library.list().len(), 1);
+    }
+
+    #[test]
+    fn a_digest_holds_for_the_bytes_that_are_loaded_and_a_false_one_names_what_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let library = Library { places: vec![dir.path().into()] };
+        let path = dir.path().join("a.wasm");
+        fs::write(&path, plugin("0.1.0", "1")).unwrap();
+        let digest = inspect(&path).unwrap().digest;
+        let by_name = format!("a@{digest}");
+        let by_path = format!("{}@{digest}", path.display());
+        for name in [&by_name, &by_path] {
+            let (info, bytes) = library.read(name).unwrap();
+            assert_eq!((info.name.as_str(), info.digest.as_str()), ("a", digest.as_str()));
+            assert_eq!(bytes, plugin("0.1.0", "1"));
+        }
+        fs::write(&path, plugin("0.1.0", "2")).unwrap();
+        let other = inspect(&path).unwrap().digest;
+        for name in [&by_name, &by_path] {
+            let refused = library.read(name).unwrap_err().to_string();
+            assert!(refused.contains(&digest) && refused.contains(&other), "{refused}");
+        }
+        assert!(matches!(library.find(&format!("b@{digest}")), Err(LoadError::NotFound { .. })));
+    }
+}

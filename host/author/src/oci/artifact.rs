@@ -114,8 +114,8 @@ fn annotations(info: &Info) -> BTreeMap<String, String> {
 /// Another type of artifact, or one that is too large.
 pub(super) fn layer(manifest: &[u8], reference: &Reference) -> Result<OciDescriptor, RegistryError> {
     let other = |found: String| RegistryError::NotComponent { reference: reference.to_string(), found };
-    let value: serde_json::Value =
-        serde_json::from_slice(manifest).map_err(|error| other(format!("its manifest is no JSON ({error})")))?;
+    let value: serde_json::Value = serde_json::from_slice(manifest)
+        .map_err(|error| other(format!("its manifest is no JSON ({error})")))?;
     let media_type = value.get("mediaType").and_then(serde_json::Value::as_str);
     if media_type.is_some_and(|found| found != OCI_IMAGE_MEDIA_TYPE) {
         return Err(other(format!("its manifest is {}", media_type.unwrap_or_default())));
@@ -134,10 +134,45 @@ pub(super) fn layer(manifest: &[u8], reference: &Reference) -> Result<OciDescrip
     if !layer.digest.starts_with("sha256:") {
         return Err(other(format!("its layer has the digest {}", layer.digest)));
     }
-    let bytes = u64::try_from(layer.size).map_err(|_| other(format!("its layer has {} bytes", layer.size)))?;
+    let bytes =
+        u64::try_from(layer.size).map_err(|_| other(format!("its layer has {} bytes", layer.size)))?;
     if bytes > PLUGIN_MIB << 20 {
         return Err(RegistryError::TooLarge { reference: reference.to_string(), bytes });
     }
     // The address of another server in the manifest is not followed: what is wanted lies in this registry.
     Ok(OciDescriptor { urls: None, ..layer.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn manifest(size: Value) -> Value {
+        let descriptor = |media_type: &str, size: Value| json!({"mediaType": media_type, "digest": format!("sha256:{}", "a".repeat(64)), "size": size});
+        json!({"schemaVersion": 2, "config": descriptor(CONFIG, json!(2)), "layers": [descriptor(LAYER, size)]})
+    }
+
+    #[test]
+    fn a_manifest_that_no_registry_checked_is_not_trusted() {
+        let reference = Reference::parse("registry.example.org/lab/math:0.1.0").unwrap();
+        let read = |manifest: &Value| layer(manifest.to_string().as_bytes(), &reference);
+        assert_eq!(read(&manifest(json!(8))).unwrap().size, 8);
+        for size in [json!(-1), json!(u64::MAX), json!("8"), json!(null), json!(1.5)] {
+            assert!(matches!(read(&manifest(size)), Err(RegistryError::NotComponent { .. })));
+        }
+        let too_large = read(&manifest(json!(i64::MAX)));
+        assert!(matches!(too_large, Err(RegistryError::TooLarge { .. })));
+        let mut other = manifest(json!(8));
+        other["layers"][0]["digest"] = json!("md5:0");
+        assert!(matches!(read(&other), Err(RegistryError::NotComponent { .. })));
+        for bytes in [&b""[..], b"{", b"[]", b"\xff", b"null"] {
+            assert!(matches!(layer(bytes, &reference), Err(RegistryError::NotComponent { .. })));
+        }
+        other["layers"] = json!([{"mediaType": LAYER, "digest": format!("sha256:{}", "b".repeat(64)), "size": 1,
+            "urls": ["https://elsewhere.example.org/evil.wasm"]}]);
+        assert_eq!(read(&other).unwrap().urls, None, "no other server is asked");
+    }
 }

@@ -92,11 +92,18 @@ mod tests {
     fn a_damaged_file_is_told_without_its_secrets() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("config.json");
-        for text in ["{", r#"{"auths": {"a.example": {"auth": "c2VjcmV0"}}}"#, r#"{"auths": {"a.example": {"auth": "%"}}}"#] {
+        for text in [
+            "{",
+            r#"{"auths": {"a.example": {"auth": "c2VjcmV0"}}}"#,
+            r#"{"auths": {"a.example": {"auth": "%"}}}"#,
+        ] {
             std::fs::write(&path, text).unwrap();
             let error = in_file(&path, "a.example").unwrap_err();
             let told = crate::error::chain(&error).join(": ");
-            assert!(told.contains("config.json") && !told.contains("secret") && !told.contains("c2Vj"), "{told}");
+            assert!(
+                told.contains("config.json") && !told.contains("secret") && !told.contains("c2Vj"),
+                "{told}"
+            );
         }
     }
 }

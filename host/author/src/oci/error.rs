@@ -37,6 +37,9 @@ pub(crate) enum RegistryError {
     #[error("{reference} has {bytes} bytes, and a plugin has {PLUGIN_MIB} MiB at most")]
     TooLarge { reference: String, bytes: u64 },
 
+    #[error("{reference} sends more than the {bytes} bytes that its manifest states")]
+    TooLong { reference: String, bytes: u64 },
+
     #[error("{reference}: the connection ended after {received} of {bytes} bytes")]
     Interrupted { reference: String, received: u64, bytes: u64, source: Option<std::io::Error> },
 
@@ -58,7 +61,9 @@ impl RegistryError {
         let unauthorized = || Self::Unauthorized { host: host() };
         let not_found = || Self::NotFound { reference: reference.to_string() };
         match error {
-            E::RequestError(ref inner) if inner.status().is_some_and(|status| status == 401 || status == 403) => {
+            E::RequestError(ref inner)
+                if inner.status().is_some_and(|status| status == 401 || status == 403) =>
+            {
                 unauthorized()
             }
             E::RequestError(ref inner) if inner.is_connect() || inner.is_timeout() || inner.is_request() => {
@@ -79,12 +84,9 @@ impl RegistryError {
                 ) => not_found(),
                 _ => Self::Registry { host: host(), source: error },
             },
-            E::DigestError(DigestError::VerificationError { expected, actual }) => Self::Tampered {
-                what: "manifest",
-                reference: reference.to_string(),
-                expected,
-                found: actual,
-            },
+            E::DigestError(DigestError::VerificationError { expected, actual }) => {
+                Self::Tampered { what: "manifest", reference: reference.to_string(), expected, found: actual }
+            }
             source => Self::Registry { host: host(), source },
         }
     }
@@ -104,12 +106,15 @@ impl RegistryError {
             ),
             Self::NotFound { .. } => "check the repository and the tag".into(),
             Self::NotComponent { .. } => {
-                "its manifest must have one layer application/wasm, as `molt plugin push` and `wkg` make it".into()
+                "its manifest must have one layer application/wasm, as `molt plugin push` and `wkg` make it"
+                    .into()
             }
-            Self::Tampered { .. } => {
+            Self::Tampered { .. } | Self::TooLong { .. } => {
                 "do not use it; tell whoever keeps the registry, or pull another version".into()
             }
-            Self::TooLarge { .. } => "leave out what the plugin does not need, such as debug information".into(),
+            Self::TooLarge { .. } => {
+                "leave out what the plugin does not need, such as debug information".into()
+            }
             Self::Interrupted { .. } => "run the same command again; nothing was kept".into(),
             Self::NotPlugin { .. } => "`molt plugin inspect` says what a file is".into(),
             Self::Unwritable { .. } => "free space there, or choose another place".into(),

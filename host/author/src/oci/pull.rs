@@ -64,12 +64,8 @@ async fn download(
     let bar = bar(bytes, format!("pulling {}", reference.name()));
     let (mut hash, mut received) = (Sha256::new(), 0);
     while received < bytes {
-        let interrupted = |source| RegistryError::Interrupted {
-            reference: reference.to_string(),
-            received,
-            bytes,
-            source,
-        };
+        let interrupted =
+            |source| RegistryError::Interrupted { reference: reference.to_string(), received, bytes, source };
         let block = stream.next().await.ok_or_else(|| interrupted(None))?;
         let block = block.map_err(|error| interrupted(Some(error)))?;
         received += block.len() as u64;
@@ -78,6 +74,9 @@ async fn download(
         bar.set_position(received.min(bytes));
     }
     bar.finish_and_clear();
+    if received > bytes {
+        return Err(RegistryError::TooLong { reference: reference.to_string(), bytes });
+    }
     let found = digest_text(&hash.finalize());
     if found != layer.digest {
         return Err(RegistryError::Tampered {

@@ -61,10 +61,8 @@ async fn tagged(
     reference: &Reference,
     digest: &str,
 ) -> Result<Option<String>, RegistryError> {
-    let pulled = registry
-        .client
-        .pull_manifest_raw(reference.inner(), &registry.auth, &[OCI_IMAGE_MEDIA_TYPE])
-        .await;
+    let pulled =
+        registry.client.pull_manifest_raw(reference.inner(), &registry.auth, &[OCI_IMAGE_MEDIA_TYPE]).await;
     match pulled.map_err(|error| RegistryError::of(reference, error)) {
         Ok((manifest, _)) => {
             let same = artifact::layer(&manifest, reference).is_ok_and(|layer| layer.digest == digest);

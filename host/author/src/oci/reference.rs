@@ -104,10 +104,10 @@ mod tests {
             ("lab/math:0.1", "host"),
             ("./math.wasm", "host"),
             ("example.org/math", "tag"),
-            ("example.org/math@sha256:abc", "reference"),
-            ("example.org/Math:1", "uppercase"),
-            ("example.org/math:", "reference"),
-            ("example.org/../math:1", "reference"),
+            ("example.org/math@sha256:abc", "invalid reference format"),
+            ("example.org/Math:1", "invalid reference format"),
+            ("example.org/math:", "invalid reference format"),
+            ("example.org/../math:1", "invalid reference format"),
         ] {
             let error = Reference::parse(text).unwrap_err().to_string();
             assert!(error.contains(why), "{text}: {error}");
