@@ -32,7 +32,8 @@ pub(super) fn build(project: &Project, out: &Path) -> Result<(), AuthorError> {
     }
     let componentize = |arguments: &[&str]| {
         let mut command = tool.python();
-        command.args(["-m", "componentize_py", "--quiet", "--wit-path"]).arg(project.wit());
+        command.args(["-c", "import componentize_py; componentize_py.script()", "--quiet"]);
+        command.arg("--wit-path").arg(project.wit());
         command.arg("--world").arg(project.kind.world()).args(arguments);
         // Its own stack says nothing to an author.
         command.env("RUST_BACKTRACE", "0").env_remove("VIRTUAL_ENV").stdin(Stdio::null());
@@ -115,8 +116,9 @@ fn packages(project: &Project) -> Result<Option<PathBuf>, AuthorError> {
     let requirements = requirements.to_string_lossy();
     arguments.push(&requirements);
     let tool = tools::pip("python-packages", &version, &arguments).map_err(|error| AuthorError {
-        help: "give packages of pure Python in requirements.txt: compiled ones, such as numpy, do not run here"
-            .into(),
+        help:
+            "give packages of pure Python in requirements.txt: compiled ones, such as numpy, do not run here"
+                .into(),
         ..error
     })?;
     Ok(Some(tool.dir))

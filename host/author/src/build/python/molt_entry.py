@@ -3,8 +3,9 @@
 import importlib.abc
 import importlib.util
 import linecache
+import random  # noqa: F401  componentize-py seeds it in every instance
 import sys
-import traceback
+import traceback  # noqa: F401  Python prints uncaught exceptions with it
 
 import molt_plugin_source as source
 
