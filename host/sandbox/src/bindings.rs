@@ -1,5 +1,7 @@
 //! What wasmtime makes of the contract, version 0.2: one module per world, one set of shared types.
 
+pub(crate) mod v0_1;
+
 pub(crate) mod types {
     wasmtime::component::bindgen!({
         path: "../../wit/0.2.0",

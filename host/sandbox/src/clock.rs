@@ -40,6 +40,7 @@ impl HostWallClock for Clock {
 /// Links `wasi:clocks/monotonic-clock` to the instance's virtual time.
 pub(crate) fn link(linker: &mut Linker<Data>) -> wasmtime::Result<()> {
     monotonic_clock::add_to_linker::<Data, VirtualTime>(linker, |data| {
+        let data = data.counted();
         let clock = data.clock.clone();
         View { clock, table: &mut data.table }
     })

@@ -6,7 +6,8 @@ use wasmtime::Store;
 use wasmtime::component::{InstancePre, ResourceAny};
 
 use crate::bindings::environment::{self as wit, EnvironmentPlugin, EnvironmentPluginPre};
-use crate::bindings::types;
+use crate::bindings::{types, v0_1};
+use crate::contract::Contract;
 use crate::convert;
 use crate::error::{Cause, Failure, LoadError};
 use crate::info::Info;
@@ -47,17 +48,45 @@ pub struct Transition {
 #[derive(Clone)]
 pub struct Environment {
     plugin: Plugin,
-    component: EnvironmentPluginPre<Data>,
+    component: Component,
+}
+
+/// The world of the component.
+#[derive(Clone)]
+enum Component {
+    V0_1(v0_1::environment::EnvironmentPluginPre<Data>),
+    V0_2(EnvironmentPluginPre<Data>),
+}
+
+enum Instance {
+    V0_1(v0_1::environment::EnvironmentPlugin),
+    V0_2(EnvironmentPlugin),
 }
 
 impl Environment {
     pub(crate) fn new(plugin: Plugin, component: InstancePre<Data>) -> Result<Self, LoadError> {
-        let component = EnvironmentPluginPre::new(component).map_err(|error| plugin.mismatch(&error))?;
+        let component = match plugin.contract {
+            Contract::V0_1 => v0_1::environment::EnvironmentPluginPre::new(component).map(Component::V0_1),
+            Contract::V0_2 => EnvironmentPluginPre::new(component).map(Component::V0_2),
+        };
+        let component = component.map_err(|error| plugin.mismatch(&error))?;
         Ok(Self { plugin, component })
     }
 
     pub fn info(&self) -> &Info {
         &self.plugin.info
+    }
+
+    /// Makes an instance and drops it, to measure how long that takes.
+    ///
+    /// # Errors
+    /// The plugin crashed or hit a limit.
+    pub async fn instantiate(&self) -> Result<(), Failure> {
+        let component = match &self.component {
+            Component::V0_1(component) => component.instance_pre(),
+            Component::V0_2(component) => component.instance_pre(),
+        };
+        self.plugin.instantiate(component).await
     }
 
     /// Begins an episode in an instance of its own.
@@ -68,13 +97,58 @@ impl Environment {
         let mut store = self.plugin.store(call).await;
         let task = convert::task(task, call.seed);
         let run = async |store: &mut Store<Data>| {
-            let instance = self.component.instantiate_async(&mut *store).await?;
-            let episodes = instance.molt_plugin_environment().episode();
-            let episode = episodes.call_constructor(store, &task).await?;
+            let instance = self.component.instantiate(store).await?;
+            let episode = instance.construct(store, &task).await?;
             Ok((instance, episode))
         };
         let (instance, episode) = self.plugin.run(&mut store, call.rollout, run).await?;
         Ok(Episode { plugin: self.plugin.clone(), rollout: call.rollout, store, instance, episode })
+    }
+}
+
+impl Component {
+    async fn instantiate(&self, store: &mut Store<Data>) -> wasmtime::Result<Instance> {
+        Ok(match self {
+            Component::V0_1(component) => Instance::V0_1(component.instantiate_async(store).await?),
+            Component::V0_2(component) => Instance::V0_2(component.instantiate_async(store).await?),
+        })
+    }
+}
+
+impl Instance {
+    async fn construct(&self, store: &mut Store<Data>, task: &types::Task) -> wasmtime::Result<ResourceAny> {
+        match self {
+            Instance::V0_1(i) => i.molt_plugin_environment().episode().call_constructor(store, task).await,
+            Instance::V0_2(i) => i.molt_plugin_environment().episode().call_constructor(store, task).await,
+        }
+    }
+
+    async fn reset(
+        &self,
+        store: &mut Store<Data>,
+        episode: ResourceAny,
+    ) -> wasmtime::Result<Result<Vec<types::Message>, types::Failure>> {
+        match self {
+            Instance::V0_1(i) => i.molt_plugin_environment().episode().call_reset(store, episode).await,
+            Instance::V0_2(i) => i.molt_plugin_environment().episode().call_reset(store, episode).await,
+        }
+    }
+
+    async fn step(
+        &self,
+        store: &mut Store<Data>,
+        episode: ResourceAny,
+        action: wit::Action,
+    ) -> wasmtime::Result<Result<wit::Transition, types::Failure>> {
+        match self {
+            Instance::V0_1(i) => {
+                let episodes = i.molt_plugin_environment().episode();
+                Ok(episodes.call_step(store, episode, &action.into()).await?.map(Into::into))
+            }
+            Instance::V0_2(i) => {
+                i.molt_plugin_environment().episode().call_step(store, episode, &action).await
+            }
+        }
     }
 }
 
@@ -83,7 +157,7 @@ pub struct Episode {
     plugin: Plugin,
     rollout: Option<RolloutId>,
     store: Store<Data>,
-    instance: EnvironmentPlugin,
+    instance: Instance,
     episode: ResourceAny,
 }
 
@@ -93,12 +167,10 @@ impl Episode {
     /// # Errors
     /// The plugin failed, or reported that it cannot start this task.
     pub async fn reset(&mut self) -> Result<Vec<Message>, Failure> {
-        let run = async |store: &mut Store<Data>| {
-            self.instance.molt_plugin_environment().episode().call_reset(store, self.episode).await
-        };
+        let run = async |store: &mut Store<Data>| self.instance.reset(store, self.episode).await;
         let answer = self.plugin.run(&mut self.store, self.rollout, run).await?;
-        let messages = answer.map_err(|failure| self.failure(reported(&failure)))?;
-        Ok(convert::from_messages(messages))
+        let answer = answer.map_err(|failure| reported(&failure));
+        answer.and_then(convert::said).map_err(|cause| self.failure(cause))
     }
 
     /// Answers one turn of the model. After a failure the episode cannot go on.
@@ -118,9 +190,7 @@ impl Episode {
                 .collect(),
             truncated: action.truncated,
         };
-        let run = async |store: &mut Store<Data>| {
-            self.instance.molt_plugin_environment().episode().call_step(store, self.episode, &action).await
-        };
+        let run = async |store: &mut Store<Data>| self.instance.step(store, self.episode, action).await;
         let answer = self.plugin.run(&mut self.store, self.rollout, run).await?;
         let answer = answer.map_err(|failure| reported(&failure));
         answer.and_then(from_transition).map_err(|cause| self.failure(cause))
@@ -137,9 +207,12 @@ fn reported(failure: &types::Failure) -> Cause {
 }
 
 fn from_transition(transition: wit::Transition) -> Result<Transition, Cause> {
+    if transition.messages.iter().any(|message| message.role == types::Role::Assistant) {
+        return Err(Cause::BadReturn("a message of the assistant, which only the model says".into()));
+    }
     let reward = transition.reward.map(|reward| convert::finite(reward, || "the step's reward".into()));
     Ok(Transition {
-        messages: convert::from_messages(transition.messages),
+        messages: convert::said(transition.messages)?,
         reward: reward.transpose()?,
         solved: transition.solved,
         done: transition.done,

@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use thiserror::Error;
 
+use crate::contract;
 use crate::info::Kind;
 
 /// A plugin cannot be used. Found before a run starts.
@@ -41,22 +42,26 @@ pub enum LoadError {
     Corrupt { path: PathBuf, reason: String },
 
     #[error(
-        "{} is not a Molt plugin: it exports none of molt:plugin/environment, reward, group-reward, \
-         estimator, code and agent",
-        .path.display()
+        "{} is not a Molt plugin: it exports {}, and a plugin exports one of molt:plugin/environment, reward, \
+         group-reward, estimator, code and agent; build it against a world of wit/{}",
+        .path.display(), exported(.exports), contract::LATEST
     )]
-    NotPlugin { path: PathBuf },
+    NotPlugin { path: PathBuf, exports: Vec<String> },
 
     #[error(
-        "plugin `{name}` is built against molt:plugin {found}, and this Molt runs molt:plugin {supported}"
+        "plugin `{name}` is built against molt:plugin {found}, and this Molt runs molt:plugin {supported}; \
+         {remedy}"
     )]
-    Contract { name: String, found: String, supported: &'static str },
+    Contract { name: String, found: String, supported: &'static str, remedy: String },
 
     #[error("plugin `{name}` is {}, and {} was asked for", .found.with_article(), .wanted.with_article())]
     WrongKind { name: String, found: Kind, wanted: Kind },
 
-    #[error("plugin `{name}` imports `{import}`, which this run does not grant")]
+    #[error("plugin `{name}` imports `{import}`, which this run does not grant{}", grant_of(.name, .import))]
     NotGranted { name: String, import: String },
+
+    #[error("plugins.grant.{name}.{grant} cannot be granted: {why}")]
+    Grant { name: String, grant: &'static str, why: String },
 
     #[error("plugin `{name}` cannot be compiled and linked: {reason}")]
     Link { name: String, reason: String },
@@ -66,6 +71,26 @@ pub enum LoadError {
 
     #[error("the WebAssembly runtime cannot start: {reason}")]
     Runtime { reason: String },
+}
+
+/// The setting that grants `import` to the plugin called `name`.
+fn grant_of(name: &str, import: &str) -> String {
+    let interface = import.split('@').next().unwrap_or(import);
+    let grant = match interface {
+        "molt:plugin/model" => "model = \"judge\"` or `\"policy\"",
+        "molt:plugin/code" => "code = \"python\"",
+        "wasi:http/types" | "wasi:http/outgoing-handler" => "http = [\"GET https://example.org\"]",
+        _ => return String::new(),
+    };
+    format!("; to grant it, set `plugins.grant.{name}.{grant}`")
+}
+
+fn exported(names: &[String]) -> String {
+    match names {
+        [] => "nothing".to_owned(),
+        [name] => name.clone(),
+        [first, others @ ..] => format!("{first} and {} more", others.len()),
+    }
 }
 
 fn suggest(names: &[String]) -> String {
@@ -109,6 +134,12 @@ pub enum Cause {
     Tables { limit: usize },
     /// More CPU time than `limit_ms` was used.
     Cpu { limit_ms: u64 },
+    /// More than `limit` WebAssembly instructions were run.
+    Fuel { limit: u64 },
+    /// The call took longer than `limit_s`, waiting included.
+    Time { limit_s: u64 },
+    /// The host was called more often than `limit`.
+    HostCalls { limit: u64 },
     /// More data than `limit_kib` was handed to the host at once.
     Output { limit_kib: u64 },
     /// The stack overflowed.
@@ -130,11 +161,21 @@ pub enum Cause {
 }
 
 impl Failure {
+    /// The failure for the plugin's author: the line that `Display` writes, then one line for each function
+    /// of the plugin that was running.
+    pub fn with_trace(&self) -> String {
+        let frames = self.trace.iter().map(|frame| format!("\n  in {frame}"));
+        std::iter::once(self.to_string()).chain(frames).collect()
+    }
+
     /// The kind of failure, as it is counted in metrics.
     pub fn label(&self) -> &'static str {
         match self.cause {
             Cause::Memory { .. } | Cause::Tables { .. } => "memory-limit",
             Cause::Cpu { .. } => "cpu-limit",
+            Cause::Fuel { .. } => "fuel-limit",
+            Cause::Time { .. } => "time-limit",
+            Cause::HostCalls { .. } => "host-calls-limit",
             Cause::Output { .. } => "output-limit",
             Cause::Stack => "stack-overflow",
             Cause::Trap(_) => "trap",
@@ -155,6 +196,9 @@ impl fmt::Display for Failure {
             Cause::Memory { limit_mib } => write!(f, "needed more memory than its limit of {limit_mib} MiB")?,
             Cause::Tables { limit } => write!(f, "needed more table elements than its limit of {limit}")?,
             Cause::Cpu { limit_ms } => write!(f, "used more CPU time than its limit of {limit_ms} ms")?,
+            Cause::Fuel { limit } => write!(f, "ran more instructions than its limit of {limit}")?,
+            Cause::Time { limit_s } => write!(f, "took longer than its limit of {limit_s} s")?,
+            Cause::HostCalls { limit } => write!(f, "called the host more often than its limit of {limit}")?,
             Cause::Output { limit_kib } => write!(f, "returned more data than its limit of {limit_kib} KiB")?,
             Cause::Stack => write!(f, "overflowed its stack")?,
             Cause::Trap(what) => write!(f, "crashed ({what})")?,

@@ -4,6 +4,8 @@ use wasmtime::Store;
 use wasmtime::component::InstancePre;
 
 use crate::bindings::estimator::{self as wit, Credit, EstimatorPluginPre};
+use crate::bindings::v0_1;
+use crate::contract::Contract;
 use crate::error::{Cause, Failure, LoadError};
 use crate::info::Info;
 use crate::plugin::{Call, Data, Plugin, kib};
@@ -163,17 +165,73 @@ fn last(offsets: &[u32]) -> usize {
 #[derive(Clone)]
 pub struct Estimator {
     plugin: Plugin,
-    component: EstimatorPluginPre<Data>,
+    component: Component,
+}
+
+/// The world of the component.
+#[derive(Clone)]
+enum Component {
+    V0_1(v0_1::estimator::EstimatorPluginPre<Data>),
+    V0_2(EstimatorPluginPre<Data>),
+}
+
+impl Component {
+    async fn describe(&self, store: &mut Store<Data>) -> wasmtime::Result<wit::Traits> {
+        match self {
+            Component::V0_1(component) => {
+                let instance = component.instantiate_async(&mut *store).await?;
+                Ok(instance.molt_plugin_estimator().call_describe(store).await?.into())
+            }
+            Component::V0_2(component) => {
+                let instance = component.instantiate_async(&mut *store).await?;
+                instance.molt_plugin_estimator().call_describe(store).await
+            }
+        }
+    }
+
+    async fn estimate(
+        &self,
+        store: &mut Store<Data>,
+        batch: wit::Batch,
+    ) -> wasmtime::Result<Result<wit::Estimates, String>> {
+        match self {
+            Component::V0_1(component) => {
+                let instance = component.instantiate_async(&mut *store).await?;
+                let answer = instance.molt_plugin_estimator().call_estimate(store, &batch.into()).await?;
+                Ok(answer.map(Into::into))
+            }
+            Component::V0_2(component) => {
+                let instance = component.instantiate_async(&mut *store).await?;
+                instance.molt_plugin_estimator().call_estimate(store, &batch).await
+            }
+        }
+    }
 }
 
 impl Estimator {
     pub(crate) fn new(plugin: Plugin, component: InstancePre<Data>) -> Result<Self, LoadError> {
-        let component = EstimatorPluginPre::new(component).map_err(|error| plugin.mismatch(&error))?;
+        let component = match plugin.contract {
+            Contract::V0_1 => v0_1::estimator::EstimatorPluginPre::new(component).map(Component::V0_1),
+            Contract::V0_2 => EstimatorPluginPre::new(component).map(Component::V0_2),
+        };
+        let component = component.map_err(|error| plugin.mismatch(&error))?;
         Ok(Self { plugin, component })
     }
 
     pub fn info(&self) -> &Info {
         &self.plugin.info
+    }
+
+    /// Makes an instance and drops it, to measure how long that takes.
+    ///
+    /// # Errors
+    /// The plugin crashed or hit a limit.
+    pub async fn instantiate(&self) -> Result<(), Failure> {
+        let component = match &self.component {
+            Component::V0_1(component) => component.instance_pre(),
+            Component::V0_2(component) => component.instance_pre(),
+        };
+        self.plugin.instantiate(component).await
     }
 
     /// What the estimator needs.
@@ -182,10 +240,7 @@ impl Estimator {
     /// The plugin crashed or hit a limit.
     pub async fn traits(&self) -> Result<Traits, Failure> {
         let mut store = self.plugin.store(Call::NONE).await;
-        let run = async |store: &mut Store<Data>| {
-            let instance = self.component.instantiate_async(&mut *store).await?;
-            instance.molt_plugin_estimator().call_describe(store).await
-        };
+        let run = async |store: &mut Store<Data>| self.component.describe(store).await;
         let wit::Traits { needs_group, needs_values, whiten } =
             self.plugin.run(&mut store, None, run).await?;
         Ok(Traits { needs_group, needs_values, whiten })
@@ -202,10 +257,7 @@ impl Estimator {
         // Two numbers per action token are what is asked for; the limit is on what comes beyond.
         let due = 2 * size_of::<f32>() * (batch.tokens() + batch.rewards.len());
         store.set_hostcall_fuel(kib(self.plugin.limits.output_kib).saturating_add(due));
-        let run = async |store: &mut Store<Data>| {
-            let instance = self.component.instantiate_async(&mut *store).await?;
-            instance.molt_plugin_estimator().call_estimate(store, &to_wit(batch)).await
-        };
+        let run = async |store: &mut Store<Data>| self.component.estimate(store, to_wit(batch)).await;
         let answer = self.plugin.run(&mut store, None, run).await?;
         let estimate = answer.map_err(|why| Cause::Reported(quote::beginning(&why))).and_then(|estimates| {
             Ok(Estimate {

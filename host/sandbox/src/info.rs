@@ -41,7 +41,8 @@ impl Kind {
     }
 
     pub(crate) fn with_article(self) -> String {
-        let article = if matches!(self, Kind::Environment | Kind::Estimator | Kind::Interpreter) { "an" } else { "a" };
+        let article =
+            if matches!(self, Kind::Environment | Kind::Estimator | Kind::Interpreter) { "an" } else { "a" };
         format!("{article} {self}")
     }
 }
@@ -98,7 +99,7 @@ pub(crate) fn read(path: &Path) -> Result<(Info, Vec<u8>), LoadError> {
     let bytes = read_bytes(path)?;
     let surface = Surface::of(&bytes).map_err(|bad| bad.at(path))?;
     let Some((kind, contract)) = surface.exported else {
-        return Err(LoadError::NotPlugin { path: path.to_owned() });
+        return Err(LoadError::NotPlugin { path: path.to_owned(), exports: surface.others });
     };
     let info = Info {
         name: plugin_name(path),
@@ -140,6 +141,8 @@ fn digest(bytes: &[u8]) -> String {
 #[derive(Debug, Default)]
 struct Surface {
     exported: Option<(Kind, String)>,
+    /// What it exports besides.
+    others: Vec<String>,
     imports: Vec<String>,
     version: Option<String>,
     description: Option<String>,
@@ -170,7 +173,7 @@ impl Surface {
         if Parser::is_core_wasm(bytes) {
             return Err(Bad::CoreModule);
         }
-        let corrupt = |error: wasmparser::BinaryReaderError| Bad::Corrupt(error.to_string());
+        let corrupt = |error: wasmparser::BinaryReaderError| Bad::Corrupt(quote::beginning(&error.to_string()));
         Validator::new_with_features(WasmFeatures::all()).validate_all(bytes).map_err(corrupt)?;
         let mut surface = Surface::default();
         // The parser goes into nested modules and components; only the outermost one has the plugin's surface.
@@ -187,9 +190,8 @@ impl Surface {
                 Payload::ComponentExportSection(section) if depth == 1 => {
                     for export in section {
                         let export = export.map_err(corrupt)?;
-                        if export.kind == ComponentExternalKind::Instance {
-                            surface.export(export.name.name);
-                        }
+                        let is_instance = export.kind == ComponentExternalKind::Instance;
+                        surface.export(export.name.name, is_instance);
                     }
                 }
                 Payload::CustomSection(section) => surface.custom(section.name(), section.data()),
@@ -203,18 +205,18 @@ impl Surface {
     fn import(&mut self, name: &str) {
         // The contract's own records: a component imports their types to speak of them, and calls nothing.
         if !name.starts_with("molt:plugin/types@") {
-            self.imports.push(name.to_owned());
+            self.imports.push(quote::beginning(name));
         }
     }
 
-    fn export(&mut self, name: &str) {
-        let Some((interface, version)) =
-            name.strip_prefix("molt:plugin/").and_then(|rest| rest.split_once('@'))
-        else {
-            return;
-        };
-        if let (None, Some(kind)) = (&self.exported, Kind::of_interface(interface)) {
-            self.exported = Some((kind, version.to_owned()));
+    fn export(&mut self, name: &str, is_instance: bool) {
+        let interface = name.strip_prefix("molt:plugin/").and_then(|rest| rest.split_once('@'));
+        let found = interface.filter(|_| is_instance);
+        match found.and_then(|(interface, version)| Some((Kind::of_interface(interface)?, version))) {
+            Some((kind, version)) => {
+                self.exported.get_or_insert((kind, quote::beginning(version)));
+            }
+            None => self.others.push(quote::beginning(name)),
         }
     }
 

@@ -36,6 +36,15 @@ impl Interpreter {
         &self.plugin.info
     }
 
+    /// Makes an instance and drops it, to measure how long that takes.
+    ///
+    /// # Errors
+    /// The plugin crashed or hit a limit.
+    pub async fn instantiate(&self) -> Result<(), Failure> {
+        let component = self.component.instance_pre();
+        self.plugin.instantiate(component).await
+    }
+
     /// Begins a session in an instance of its own.
     ///
     /// # Errors

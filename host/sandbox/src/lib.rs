@@ -6,7 +6,9 @@
 
 mod bindings;
 mod clock;
+mod contract;
 mod convert;
+mod engine;
 mod environment;
 mod error;
 mod estimator;
@@ -18,22 +20,27 @@ mod limit;
 mod lock;
 mod log;
 mod model;
+mod observe;
 mod plugin;
 mod quote;
 mod reference;
 mod refuse;
 mod reward;
 mod sandbox;
+mod trace;
+mod wasi;
 
 pub use environment::{Action, Environment, Episode, ToolCall, Transition};
 pub use error::{Cause, Failure, LoadError};
 pub use estimator::{Estimate, Estimator, EstimatorBatch, Traits};
+pub use grant::{JudgeEndpoint, JudgeError};
 pub use info::{Info, Kind, inspect};
 pub use interpreter::{CodeOutput, Interpreter, Session};
 pub use library::Library;
 pub use lock::{LOCK_FILE, Lock, LockError, Locked};
 pub use model::{ChatError, ChatFinish, ChatModel, ChatReply, ChatRequest};
-pub use molt_core::settings::{Access, GrantedModel, Grants, Limits};
+pub use molt_core::settings::{Access, GrantedModel, Grants, Judge, Limits};
+pub use observe::Cost;
 pub use plugin::Call;
 pub use reward::{Reward, Sample, Verdict};
 pub use sandbox::Sandbox;

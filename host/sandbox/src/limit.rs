@@ -1,5 +1,6 @@
 //! Memory and CPU time of one instance: what it may use, what it used, and why it was stopped.
 
+use molt_core::settings::Limits;
 use rustix::time::{ClockId, clock_gettime};
 use std::future::Future;
 use std::pin::pin;
@@ -11,10 +12,6 @@ use wasmtime::{ResourceLimiter, Store, UpdateDeadline};
 
 use crate::error::Cause;
 use crate::plugin::Data;
-
-/// Elements of all tables of an instance: several times what large language runtimes need. One table may
-/// take them all.
-pub(crate) const TABLE_ELEMENTS: usize = 200_000;
 
 /// Core instances of a component: its modules and the adapters between them.
 pub(crate) const CORE_INSTANCES: usize = 32;
@@ -31,6 +28,8 @@ pub(crate) struct MemoryLimit {
     mib: u64,
     bytes: usize,
     used: usize,
+    /// Elements of all tables that it may have, and that it has.
+    table_elements: usize,
     elements: usize,
     /// The last growth that a limit of ours refused: if the guest then fails, this is why. A bound that the
     /// plugin declares for itself refuses without a word here.
@@ -38,9 +37,17 @@ pub(crate) struct MemoryLimit {
 }
 
 impl MemoryLimit {
-    pub(crate) fn new(mib: u64) -> Self {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        let (mib, table_elements) = (limits.memory_mib, limits.table_elements);
         let bytes = usize::try_from(mib.saturating_mul(1 << 20)).unwrap_or(usize::MAX);
-        Self { mib, bytes, used: 0, elements: 0, refused: None }
+        Self { mib, bytes, used: 0, table_elements, elements: 0, refused: None }
+    }
+}
+
+impl MemoryLimit {
+    /// What is used, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.used
     }
 }
 
@@ -70,8 +77,8 @@ impl ResourceLimiter for MemoryLimit {
         maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
         let elements = self.elements.saturating_add(desired.saturating_sub(current));
-        if elements > TABLE_ELEMENTS {
-            self.refused = Some(Cause::Tables { limit: TABLE_ELEMENTS });
+        if elements > self.table_elements {
+            self.refused = Some(Cause::Tables { limit: self.table_elements });
             return Ok(false);
         }
         let fits = maximum.is_none_or(|maximum| desired <= maximum);
@@ -118,6 +125,11 @@ impl Meter {
         Duration::from_nanos(self.0.used.load(Ordering::Relaxed) + poll)
     }
 
+    /// Of the call that ended last.
+    pub(crate) fn total(&self) -> Duration {
+        Duration::from_nanos(self.0.used.load(Ordering::Relaxed))
+    }
+
     /// Runs one call and counts the CPU time of its polls.
     pub(crate) async fn measure<T>(&self, call: impl Future<Output = T>) -> T {
         self.0.used.store(0, Ordering::Relaxed);
@@ -133,12 +145,24 @@ impl Meter {
     }
 }
 
-/// Checks the CPU time at every epoch, and lets other tasks of the thread run.
-pub(crate) fn watch(store: &mut Store<Data>, limit: Duration) {
-    let meter = store.data().meter.clone();
-    store.set_epoch_deadline(1);
-    store.epoch_deadline_callback(move |_| {
-        if meter.used() > limit { Err(OutOfTime.into()) } else { Ok(UpdateDeadline::Yield(1)) }
+/// The guest called the host too often.
+#[derive(Debug, Error)]
+#[error("too many calls of the host")]
+pub(crate) struct TooManyHostCalls;
+
+/// Checks the CPU time and the calls of the host at every epoch, and lets other tasks of the thread run. The
+/// host is not interrupted, nor is one copy within the guest's memory, so both must be bounded in themselves.
+pub(crate) fn watch(store: &mut Store<Data>, limits: &Limits) {
+    let (cpu, host_calls) = (Duration::from_millis(limits.cpu_ms), limits.host_calls);
+    store.epoch_deadline_callback(move |store| {
+        let data = store.data();
+        if data.meter.used() > cpu {
+            Err(OutOfTime.into())
+        } else if data.host_calls > host_calls {
+            Err(TooManyHostCalls.into())
+        } else {
+            Ok(UpdateDeadline::Yield(1))
+        }
     });
 }
 
@@ -152,9 +176,15 @@ fn thread_cpu_ns() -> u64 {
 mod tests {
     use super::*;
 
+    const ELEMENTS: usize = 1000;
+
+    fn limit() -> MemoryLimit {
+        MemoryLimit::new(&Limits { memory_mib: 1, table_elements: ELEMENTS, ..Limits::default() })
+    }
+
     #[test]
     fn growth_is_counted_over_all_memories() {
-        let mut limit = MemoryLimit::new(1);
+        let mut limit = limit();
         let half = 1 << 19;
         let mut grow = |from, to| limit.memory_growing(from, to, None).expect("never fails");
         assert!(grow(0, half));
@@ -165,17 +195,17 @@ mod tests {
 
     #[test]
     fn elements_are_counted_over_all_tables() {
-        let mut limit = MemoryLimit::new(1);
+        let mut limit = limit();
         let mut grow = |from, to| limit.table_growing(from, to, None).expect("never fails");
-        assert!(grow(0, TABLE_ELEMENTS - 1));
+        assert!(grow(0, ELEMENTS - 1));
         assert!(grow(0, 1));
         assert!(!grow(1, 2));
-        assert_eq!(limit.refused, Some(Cause::Tables { limit: TABLE_ELEMENTS }));
+        assert_eq!(limit.refused, Some(Cause::Tables { limit: ELEMENTS }));
     }
 
     #[test]
     fn a_bound_of_the_plugins_own_is_not_our_limit() {
-        let mut limit = MemoryLimit::new(1);
+        let mut limit = limit();
         assert!(!limit.memory_growing(0, 2, Some(1)).expect("never fails"));
         assert!(!limit.table_growing(0, 2, Some(1)).expect("never fails"));
         assert_eq!((limit.refused, limit.used, limit.elements), (None, 0, 0));

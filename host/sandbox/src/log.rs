@@ -40,6 +40,13 @@ impl Log {
         let end: Vec<u8> = log.iter().skip(log.len().saturating_sub(8192)).copied().collect();
         quote::end(&String::from_utf8_lossy(&end))
     }
+
+    /// Everything that is kept, which is not kept any longer. Of control characters only line ends and tabs are left.
+    pub(crate) fn take(&self) -> String {
+        let mut log = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes: Vec<u8> = log.drain(..).collect();
+        String::from_utf8_lossy(&bytes).chars().filter(|c| !c.is_control() || "\n\t".contains(*c)).collect()
+    }
 }
 
 impl IsTerminal for Log {

@@ -7,17 +7,21 @@ use rand_chacha::rand_core::SeedableRng;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use wasmtime::component::ResourceTable;
+use tokio::time::error::Elapsed;
+use wasmtime::component::{InstancePre, ResourceTable};
 use wasmtime::{Engine, PoolConcurrencyLimitError, Store, Trap, WasmBacktrace};
 use wasmtime_wasi::{I32Exit, WasiCtx, WasiCtxView, WasiView};
 
 use crate::clock::Clock;
+use crate::contract::Contract;
 use crate::error::{Cause, Failure, LoadError};
 use crate::grant::{Granted, State};
 use crate::info::Info;
-use crate::limit::{MemoryLimit, Meter, OutOfTime, watch};
+use crate::limit::{MemoryLimit, Meter, OutOfTime, TooManyHostCalls, watch};
 use crate::log::Log;
+use crate::observe::{Cost, Observer};
 use crate::refuse::Denied;
+use crate::{quote, trace};
 
 /// Random bytes that a guest may ask for at once: the host allocates them before they reach guest memory.
 const RANDOM_BYTES: u64 = 1 << 20;
@@ -43,11 +47,13 @@ impl Call {
 #[derive(Debug, Clone)]
 pub(crate) struct Plugin {
     pub(crate) info: Arc<Info>,
+    pub(crate) contract: Contract,
     pub(crate) limits: Limits,
     pub(crate) granted: Arc<Granted>,
     pub(crate) engine: Engine,
-    /// How many instances may be alive; the next one waits.
-    pub(crate) slots: Arc<Semaphore>,
+    /// How many instances of this plugin, and of all plugins of its kind, may be alive; the next one waits.
+    pub(crate) slots: [Arc<Semaphore>; 2],
+    pub(crate) observer: Option<Observer>,
 }
 
 /// The host's side of one instance.
@@ -59,15 +65,25 @@ pub(crate) struct Data {
     pub(crate) meter: Meter,
     log: Log,
     /// What the instance holds of what it was granted.
-    #[expect(dead_code, reason = "grants read it")]
     pub(crate) grants: State,
+    /// How often the call in progress called the host.
+    pub(crate) host_calls: u64,
     /// Given back when the instance is gone.
-    _slot: OwnedSemaphorePermit,
+    _slots: [OwnedSemaphorePermit; 2],
+}
+
+impl Data {
+    /// Counts one call of the host. Every function that is linked comes by here when it asks for its state.
+    pub(crate) fn counted(&mut self) -> &mut Self {
+        self.host_calls += 1;
+        self
+    }
 }
 
 impl WasiView for Data {
     fn ctx(&mut self) -> WasiCtxView<'_> {
-        WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+        let Self { wasi, table, .. } = self.counted();
+        WasiCtxView { ctx: wasi, table }
     }
 }
 
@@ -76,7 +92,11 @@ impl Plugin {
     /// Waits while as many instances are alive as may be.
     pub(crate) async fn store(&self, call: Call) -> Store<Data> {
         let seed = call.seed;
-        let slot = self.slots.clone().acquire_owned().await.expect("the semaphore is never closed");
+        let [own, kind] = &self.slots;
+        let slot = async |slots: &Arc<Semaphore>| {
+            slots.clone().acquire_owned().await.expect("the semaphore is never closed")
+        };
+        let slots = [slot(own).await, slot(kind).await];
         let log = Log::new(kib(self.limits.log_kib));
         let clock = Clock::default();
         let mut wasi = WasiCtx::builder();
@@ -88,15 +108,25 @@ impl Plugin {
             .max_random_size(RANDOM_BYTES)
             .wall_clock(clock.clone());
         let grants = self.granted.state(call, &mut wasi);
-        let memory = MemoryLimit::new(self.limits.memory_mib);
+        let memory = MemoryLimit::new(&self.limits);
         let table = ResourceTable::new();
         let wasi = wasi.build();
-        let data = Data { wasi, table, clock, memory, meter: Meter::default(), log, grants, _slot: slot };
+        let data = Data {
+            wasi,
+            table,
+            clock,
+            memory,
+            meter: Meter::default(),
+            log,
+            grants,
+            host_calls: 0,
+            _slots: slots,
+        };
         let mut store = Store::new(&self.engine, data);
         store.limiter(|data| &mut data.memory);
         store.set_hostcall_fuel(kib(self.limits.output_kib));
         store.set_max_component_handles(HANDLES);
-        watch(&mut store, Duration::from_millis(self.limits.cpu_ms));
+        watch(&mut store, &self.limits);
         store
     }
 
@@ -107,11 +137,59 @@ impl Plugin {
         rollout: Option<RolloutId>,
         call: impl AsyncFnOnce(&mut Store<Data>) -> wasmtime::Result<T>,
     ) -> Result<T, Failure> {
+        let limits = &self.limits;
+        let data = store.data_mut();
         // A growth that an earlier call of the instance did without does not explain a failure of this one.
-        store.data_mut().memory.refused = None;
-        let meter = store.data().meter.clone();
-        let result = meter.measure(call(&mut *store)).await;
-        result.map_err(|error| self.failure(rollout, self.cause(&error, store.data()), Some(store.data())))
+        data.memory.refused = None;
+        data.host_calls = 0;
+        let meter = data.meter.clone();
+        store.set_epoch_deadline(1);
+        let fuel = limits.fuel.map_or(Ok(()), |fuel| store.set_fuel(fuel));
+        let timed = tokio::time::timeout(Duration::from_secs(limits.call_s), async {
+            fuel?;
+            meter.measure(call(&mut *store)).await
+        });
+        let ended = timed.await;
+        // The failure quotes what was printed, so it is made before the observer takes that.
+        let result = self.judge(store, rollout, ended);
+        self.told(store);
+        result
+    }
+
+    /// What came of a call.
+    fn judge<T>(
+        &self,
+        store: &Store<Data>,
+        rollout: Option<RolloutId>,
+        ended: Result<wasmtime::Result<T>, Elapsed>,
+    ) -> Result<T, Failure> {
+        let limits = &self.limits;
+        let (cause, trace) = match ended {
+            Ok(Ok(_)) if store.data().host_calls > limits.host_calls => {
+                (Cause::HostCalls { limit: limits.host_calls }, Vec::new())
+            }
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(error)) => (self.cause(&error, store.data()), trace::of(&error)),
+            Err(_) => (Cause::Time { limit_s: limits.call_s }, Vec::new()),
+        };
+        Err(Failure { trace, ..self.failure(rollout, cause, Some(store.data())) })
+    }
+
+    /// Makes an instance and drops it.
+    pub(crate) async fn instantiate(&self, component: &InstancePre<Data>) -> Result<(), Failure> {
+        let mut store = self.store(Call::NONE).await;
+        let run = async |store: &mut Store<Data>| component.instantiate_async(store).await;
+        self.run(&mut store, None, run).await.map(drop)
+    }
+
+    /// Tells the observer, if there is one, what a call cost.
+    fn told(&self, store: &mut Store<Data>) {
+        let Some(Observer(told)) = &self.observer else { return };
+        let left = store.get_fuel().ok();
+        let fuel = self.limits.fuel.zip(left).map(|(limit, left)| limit.saturating_sub(left));
+        let data = store.data();
+        let cost = Cost { cpu: data.meter.total(), fuel, memory: data.memory.bytes(), printed: data.log.take() };
+        told(&cost);
     }
 
     /// The failure of a call: `data` holds what the instance printed.
@@ -122,7 +200,7 @@ impl Plugin {
 
     /// The component's exports are not those of its world.
     pub(crate) fn mismatch(&self, error: &wasmtime::Error) -> LoadError {
-        LoadError::Link { name: self.info.name.clone(), reason: format!("{error:#}") }
+        LoadError::Link { name: self.info.name.clone(), reason: quote::beginning(&format!("{error:#}")) }
     }
 
     /// Why wasmtime ended a call.
@@ -132,6 +210,9 @@ impl Plugin {
         }
         if error.is::<OutOfTime>() {
             return Cause::Cpu { limit_ms: self.limits.cpu_ms };
+        }
+        if error.is::<TooManyHostCalls>() {
+            return Cause::HostCalls { limit: self.limits.host_calls };
         }
         // The type of this error is private to wasmtime.
         if error.chain().any(|link| link.to_string().contains("too much data is being copied")) {
@@ -148,9 +229,12 @@ impl Plugin {
         }
         match error.downcast_ref::<Trap>() {
             Some(Trap::StackOverflow) => Cause::Stack,
+            Some(Trap::OutOfFuel) => Cause::Fuel { limit: self.limits.fuel.unwrap_or(0) },
             Some(Trap::MemoryOutOfBounds) if is_recursion(error) => Cause::Stack,
             Some(trap) => Cause::Trap(trap.to_string()),
-            None => Cause::Trap(error.root_cause().to_string()),
+            // What goes wrong outside of the guest's code is that the host cannot read what it returned.
+            None if !error.is::<WasmBacktrace>() => Cause::BadReturn(quote::beginning(&error.root_cause().to_string())),
+            None => Cause::Trap(quote::beginning(&error.root_cause().to_string())),
         }
     }
 }
@@ -194,8 +278,17 @@ mod tests {
             imports: vec![],
         };
         let module = Module::new(&engine, b"\0asm\x01\0\0\0").expect("the empty module");
-        let slots = Arc::new(Semaphore::new(1));
-        let plugin = Plugin { info: Arc::new(info), limits: Limits::default(), granted: Arc::default(), engine, slots };
+        let slots = [1, 1].map(|count| Arc::new(Semaphore::new(count)));
+        let contract = Contract::V0_2;
+        let plugin = Plugin {
+            info: Arc::new(info),
+            contract,
+            limits: Limits::default(),
+            granted: Arc::default(),
+            engine,
+            slots,
+            observer: None,
+        };
         let mut store = plugin.store(Call::NONE).await;
         let call = async |store: &mut Store<Data>| Instance::new_async(store, &module, &[]).await;
         let failure = plugin.run(&mut store, None, call).await.expect_err("there is no room");

@@ -18,7 +18,12 @@ pub(crate) fn end(text: &str) -> String {
 
 fn line(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    line.chars().filter(|c| !c.is_control()).collect()
+    line.chars().filter(|&c| !c.is_control() && !reorders(c)).collect()
+}
+
+/// Marks by which a text could have the sentence around it shown in another order.
+fn reorders(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
@@ -27,7 +32,7 @@ mod tests {
 
     #[test]
     fn short_and_on_one_line() {
-        assert_eq!(beginning(" a\n\tb\x1b[31m "), "a b[31m");
+        assert_eq!(beginning(" a\n\tb\x1b[31m\u{202e}c "), "a b[31mc");
         let long = format!("{}z", "é".repeat(1 << 16));
         assert_eq!(beginning(&long), "é".repeat(LENGTH));
         assert_eq!(end(&long), format!("{}z", "é".repeat(LENGTH - 1)));

@@ -7,6 +7,7 @@ use thiserror::Error;
 use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{Component, Linker, LinkerInstance, Resource, ResourceType, Val};
 use wasmtime::{Engine, StoreContextMut};
+use wasmtime_wasi::p2::bindings::filesystem::types::{DescriptorType, ErrorCode};
 use wasmtime_wasi::p2::{DynInputStream, DynOutputStream, DynPollable, IoError};
 
 use crate::plugin::Data;
@@ -14,6 +15,9 @@ use crate::quote;
 
 /// The interfaces that exist for a guest but give it nothing.
 pub(crate) const REFUSED: [&str; 2] = ["wasi:filesystem/", "wasi:sockets/"];
+
+/// What an interpreter exports. Rust's imports it too, for the type of a session that it never gets.
+pub(crate) const CODE: &str = "molt:plugin/code@";
 
 /// The guest asked for something that the run did not grant.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -23,15 +27,24 @@ pub(crate) struct Denied(pub(crate) String);
 /// Stands for every file, directory and socket that no guest ever gets to use.
 struct Nothing;
 
-/// Links what `component` imports of files and network to refusals.
+/// Links what `component` imports of files, unless it has some, and of the network to refusals.
 pub(crate) fn link(
     linker: &mut Linker<Data>,
     engine: &Engine,
     component: &Component,
+    has_files: bool,
 ) -> wasmtime::Result<()> {
     for (import, item) in component.component_type().imports(engine) {
         let ComponentItem::ComponentInstance(instance) = item.ty else { continue };
-        if !REFUSED.iter().any(|prefix| import.starts_with(prefix)) {
+        let refused = REFUSED.iter().any(|prefix| import.starts_with(prefix));
+        if import.starts_with(CODE) {
+            for (name, export) in instance.exports(engine) {
+                if matches!(export.ty, ComponentItem::Resource(_)) {
+                    linker.instance(import)?.resource(name, resource(name), |_, _| Ok(()))?;
+                }
+            }
+        }
+        if !refused || (has_files && import.starts_with("wasi:filesystem/")) {
             continue;
         }
         let mut linked = linker.instance(import)?;
@@ -59,16 +72,25 @@ fn resource(name: &str) -> ResourceType {
 
 fn link_function(linked: &mut LinkerInstance<'_, Data>, import: &str, name: &str) -> wasmtime::Result<()> {
     match name {
-        "get-directories" => linked.func_new(name, |store, _, _, results| {
+        "get-directories" => linked.func_new(name, |mut store, _, _, results| {
+            store.data_mut().counted();
             let root = Val::Tuple(vec![nothing(store)?, Val::String("/".into())]);
             give(results, Val::List(vec![root]))
         }),
-        "[method]descriptor.get-type" => linked.func_new(name, |_, _, _, results| {
-            give(results, Val::Result(Ok(Some(Box::new(Val::Enum("directory".into()))))))
+        // Typed functions: they give borrowed handles back, without which the guest's own call could not end.
+        "[method]descriptor.get-type" => linked.func_wrap(name, |mut store, (_,): (Resource<Nothing>,)| {
+            store.data_mut().counted();
+            Ok((Ok::<_, ErrorCode>(DescriptorType::Directory),))
         }),
         // A standard library asks this of any failed write, to standard output too.
-        "filesystem-error-code" => linked.func_new(name, |_, _, _, results| give(results, Val::Option(None))),
-        "instance-network" => linked.func_new(name, |store, _, _, results| give(results, nothing(store)?)),
+        "filesystem-error-code" => linked.func_wrap(name, |mut store, (_,): (Resource<IoError>,)| {
+            store.data_mut().counted();
+            Ok((None::<ErrorCode>,))
+        }),
+        "instance-network" => linked.func_new(name, |mut store, _, _, results| {
+            store.data_mut().counted();
+            give(results, nothing(store)?)
+        }),
         _ => {
             let function = name.rsplit('.').next().unwrap_or(name).to_owned();
             let what = if import.starts_with("wasi:filesystem/") { "a file" } else { "the network" };

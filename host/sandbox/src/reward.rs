@@ -1,11 +1,13 @@
 //! Reward plugins.
 
 use molt_core::chat::{Message, Task};
+use wasmtime::Store;
 use wasmtime::component::InstancePre;
 
 use crate::bindings::group_reward::GroupRewardPluginPre;
 use crate::bindings::reward::RewardPluginPre;
-use crate::bindings::types as wit;
+use crate::bindings::{types as wit, v0_1};
+use crate::contract::{Contract, LATEST};
 use crate::convert;
 use crate::error::{Cause, Failure, LoadError};
 use crate::info::Info;
@@ -48,18 +50,21 @@ pub struct Reward {
 /// The world of the component.
 #[derive(Clone)]
 enum Component {
-    Single(RewardPluginPre<Data>),
+    V0_1(v0_1::reward::RewardPluginPre<Data>),
+    V0_2(RewardPluginPre<Data>),
     Group(GroupRewardPluginPre<Data>),
 }
 
 impl Reward {
     pub(crate) fn new(plugin: Plugin, component: InstancePre<Data>) -> Result<Self, LoadError> {
-        let component = match GroupRewardPluginPre::new(component.clone()) {
-            Ok(group) => Component::Group(group),
-            Err(_) => Component::Single(
-                RewardPluginPre::new(component).map_err(|error| plugin.mismatch(&error))?,
-            ),
+        let group = format!("molt:plugin/group-reward@{LATEST}");
+        let is_group = component.component().get_export_index(None, &group).is_some();
+        let component = match plugin.contract {
+            Contract::V0_1 => v0_1::reward::RewardPluginPre::new(component).map(Component::V0_1),
+            Contract::V0_2 if is_group => GroupRewardPluginPre::new(component).map(Component::Group),
+            Contract::V0_2 => RewardPluginPre::new(component).map(Component::V0_2),
         };
+        let component = component.map_err(|error| plugin.mismatch(&error))?;
         Ok(Self { plugin, component })
     }
 
@@ -72,22 +77,31 @@ impl Reward {
         matches!(self.component, Component::Group(_))
     }
 
+    /// Makes an instance and drops it, to measure how long that takes.
+    ///
+    /// # Errors
+    /// The plugin crashed or hit a limit.
+    pub async fn instantiate(&self) -> Result<(), Failure> {
+        let component = match &self.component {
+            Component::V0_1(component) => component.instance_pre(),
+            Component::V0_2(component) => component.instance_pre(),
+            Component::Group(component) => component.instance_pre(),
+        };
+        self.plugin.instantiate(component).await
+    }
+
     /// Scores one rollout in a fresh instance.
     ///
     /// # Errors
     /// The plugin crashed, hit a limit, asked for what is not granted, returned a number that is not finite, or
     /// scores whole groups.
     pub async fn score(&self, call: Call, sample: &Sample) -> Result<Verdict, Failure> {
-        let Component::Single(component) = &self.component else {
-            let what = "it scores the rollouts of a prompt together".to_owned();
-            return Err(self.plugin.failure(call.rollout, Cause::BadCall(what), None));
-        };
+        if self.scores_groups() {
+            return Err(self.misused(call, "it scores the rollouts of a prompt together"));
+        }
         let mut store = self.plugin.store(call).await;
         let sample = to_wit(call, sample);
-        let run = async |store: &mut _| {
-            let instance = component.instantiate_async(&mut *store).await?;
-            instance.molt_plugin_reward().call_score(store, &sample).await
-        };
+        let run = async |store: &mut _| self.component.score(store, sample).await;
         let verdict = self.plugin.run(&mut store, call.rollout, run).await?;
         from_verdict(verdict).map_err(|cause| self.plugin.failure(call.rollout, cause, Some(store.data())))
     }
@@ -100,8 +114,7 @@ impl Reward {
     /// another number of verdicts, or scores single rollouts.
     pub async fn score_group(&self, call: Call, samples: &[Sample]) -> Result<Vec<Verdict>, Failure> {
         let Component::Group(component) = &self.component else {
-            let what = "it scores single rollouts".to_owned();
-            return Err(self.plugin.failure(call.rollout, Cause::BadCall(what), None));
+            return Err(self.misused(call, "it scores single rollouts"));
         };
         let mut store = self.plugin.store(call).await;
         let samples: Vec<wit::Sample> = samples.iter().map(|sample| to_wit(call, sample)).collect();
@@ -112,6 +125,27 @@ impl Reward {
         let verdicts = self.plugin.run(&mut store, call.rollout, run).await?;
         from_verdicts(verdicts, samples.len())
             .map_err(|cause| self.plugin.failure(call.rollout, cause, Some(store.data())))
+    }
+
+    fn misused(&self, call: Call, what: &str) -> Failure {
+        self.plugin.failure(call.rollout, Cause::BadCall(what.into()), None)
+    }
+}
+
+impl Component {
+    /// One verdict of a component that scores single rollouts.
+    async fn score(&self, store: &mut Store<Data>, sample: wit::Sample) -> wasmtime::Result<wit::Verdict> {
+        match self {
+            Component::V0_1(component) => {
+                let instance = component.instantiate_async(&mut *store).await?;
+                Ok(instance.molt_plugin_reward().call_score(store, &sample.into()).await?.into())
+            }
+            Component::V0_2(component) => {
+                let instance = component.instantiate_async(&mut *store).await?;
+                instance.molt_plugin_reward().call_score(store, &sample).await
+            }
+            Component::Group(_) => Err(wasmtime::Error::msg("it scores the rollouts of a prompt together")),
+        }
     }
 }
 

@@ -94,7 +94,10 @@ fn files_that_are_no_plugin() {
         (b"hello".to_vec(), "not a WebAssembly file"),
         (b"\0asm\x01\0\0\0".to_vec(), "core WebAssembly module"),
         (good[..good.len() / 2].to_vec(), "damaged"),
-        (component(None, "some:other/interface@1.0.0"), "not a Molt plugin"),
+        (
+            component(None, "some:other/interface@1.0.0"),
+            "not a Molt plugin: it exports some:other/interface@1.0.0, and a plugin exports one of molt:plugin/",
+        ),
     ] {
         let sentence = refused(&written(dir.path(), "bad.wasm", &bytes));
         assert!(sentence.contains(expected) && sentence.contains("bad.wasm"), "{sentence}");
@@ -140,20 +143,40 @@ fn a_damaged_file_never_crashes_the_host() {
 }
 
 #[test]
-fn another_contract_is_refused_with_both_versions() {
+fn a_newer_contract_is_refused_with_both_versions_and_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
-    let path = written(dir.path(), "future.wasm", &component(None, "molt:plugin/reward@0.2.0"));
-    let sentence = refused(&path);
-    assert!(sentence.contains("molt:plugin 0.2.0") && sentence.contains("molt:plugin 0.1.x"), "{sentence}");
+    for found in ["0.3.0", "1.0.0", "1.2.0"] {
+        let export = format!("molt:plugin/reward@{found}");
+        let sentence = refused(&written(dir.path(), "future.wasm", &component(None, &export)));
+        assert_eq!(
+            sentence,
+            format!(
+                "plugin `future` is built against molt:plugin {found}, and this Molt runs molt:plugin 0.1.x and \
+                 0.2.x; use a newer Molt, or build it against wit/0.2.0"
+            )
+        );
+    }
+    let import = component(Some("molt:plugin/model@0.3.0"), "molt:plugin/reward@0.2.0");
+    let sentence = refused(&written(dir.path(), "mixed.wasm", &import));
+    assert!(sentence.contains("`mixed` is built against molt:plugin 0.3.0"), "{sentence}");
+    let old = refused(&written(dir.path(), "old.wasm", &component(None, "molt:plugin/reward@0.0.3")));
+    assert!(old.ends_with("0.2.x; build it against wit/0.2.0"), "{old}");
 }
 
 #[test]
 fn an_import_that_is_not_granted_is_named() {
     let dir = tempfile::tempdir().unwrap();
-    for import in ["wasi:http/outgoing-handler@0.2.6", "wasi:filesystem/types@0.3.0", "my:own/thing@1.0.0"] {
-        let bytes = component(Some(import), "molt:plugin/reward@0.1.0");
+    for (import, remedy) in [
+        ("wasi:filesystem/types@0.3.0", ""),
+        ("my:own/thing@1.0.0", ""),
+        ("wasi:http/outgoing-handler@0.2.6", "plugins.grant.greedy.http"),
+        ("molt:plugin/model@0.2.0", "plugins.grant.greedy.model"),
+        ("molt:plugin/code@0.2.0", "plugins.grant.greedy.code"),
+    ] {
+        let bytes = component(Some(import), "molt:plugin/reward@0.2.0");
         let sentence = refused(&written(dir.path(), "greedy.wasm", &bytes));
-        assert_eq!(sentence, format!("plugin `greedy` imports `{import}`, which this run does not grant"));
+        let told = format!("plugin `greedy` imports `{import}`, which this run does not grant");
+        assert!(sentence.starts_with(&told) && sentence.contains(remedy), "{sentence}");
     }
 }
 
