@@ -155,7 +155,9 @@ impl Lock {
     /// A path that is not UTF-8.
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
         let text = toml::to_string(self)?;
-        Ok(format!("# The components of this run. `--plugins.lock FILE` makes another run insist on them.\n{text}"))
+        Ok(format!(
+            "# The components of this run. `--plugins.lock FILE` makes another run insist on them.\n{text}"
+        ))
     }
 }
 
@@ -184,7 +186,8 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back_and_admits_the_same_components_only() {
         let mut lock = Lock::default();
-        let grants = Grants { model: Some(GrantedModel::Judge), read: vec!["data".into()], ..Grants::default() };
+        let grants =
+            Grants { model: Some(GrantedModel::Judge), read: vec!["data".into()], ..Grants::default() };
         lock.add("reward", &info("judge", 'a'), &grants);
         lock.add("reward", &info("judge", 'a'), &grants);
         lock.add("estimator", &info("grpo", 'b'), &Grants::default());

@@ -91,7 +91,8 @@ mod tests {
     #[test]
     fn a_digest_that_is_short_long_or_not_hexadecimal_is_refused() {
         let long = format!("grpo@sha256:{}", "0".repeat(65));
-        for text in ["grpo@sha256:", "grpo@sha256:3f2a0b1c9d8", "grpo@sha256:3f2a0b1c9d8g", &long, "@0.1", ""] {
+        for text in ["grpo@sha256:", "grpo@sha256:3f2a0b1c9d8", "grpo@sha256:3f2a0b1c9d8g", &long, "@0.1", ""]
+        {
             assert!(matches!(Reference::parse(text), Err(LoadError::Reference { .. })), "{text}");
         }
     }
