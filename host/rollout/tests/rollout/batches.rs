@@ -18,7 +18,9 @@ fn answer(last: &str, seed: u64) -> String {
 
 /// Right, or what the reward of that name does.
 fn hostile_answer(_: &str, seed: u64) -> String {
-    ["loop", "trap", "nan", "file", "fine", "fine", "fine", "fine"][(scramble(seed, 2) % 8) as usize].into()
+    ["loop", "trap", "nan", "read /etc/passwd", "fine", "fine", "fine", "fine"]
+        [(scramble(seed, 2) % 8) as usize]
+        .into()
 }
 
 fn salted(salt: u64, mut driver: Driver<Scripted>) -> Arc<Driver<Scripted>> {

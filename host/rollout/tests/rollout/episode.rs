@@ -159,7 +159,7 @@ async fn what_cannot_be_scored_is_kept_and_what_failed_is_dropped_by_name() {
         (|_, _| "alloc".into(), "memory-limit"),
         (|_, _| "trap".into(), "trap"),
         (|_, _| "nan".into(), "not-finite"),
-        (|_, _| "file".into(), "denied"),
+        (|_, _| "read /etc/passwd".into(), "denied"),
         (|_, _| "infra".into(), "infra"),
     ];
     for (script, label) in cases {

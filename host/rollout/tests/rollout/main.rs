@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used)] // a failed set-up should stop the test where it is
 
 mod batches;
+mod compose;
 mod episode;
 mod evaluate;
+mod judge;
 mod scripted;

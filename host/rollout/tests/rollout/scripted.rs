@@ -3,7 +3,7 @@
 use molt_core::chat::{Message, Role, Task};
 use molt_core::ids::WeightVersion;
 use molt_core::sampling::{Finish, Sampling};
-use molt_core::settings::Limits;
+use molt_core::settings::{Access, Limits};
 use molt_core::trajectory::Sampled;
 use molt_core::window::ErrorLimit;
 use molt_generator::{Generation, Generator, GeneratorError, Request, WeightUpdate};
@@ -133,6 +133,16 @@ pub(crate) fn exact_match() -> Vec<WeightedReward> {
 /// A reward that does what the completion says: loop, trap, …, or score its length.
 pub(crate) fn hostile() -> Vec<WeightedReward> {
     vec![WeightedReward { plugin: PLUGINS.3.clone(), weight: 1.0 }]
+}
+
+/// A reward plugin by name, with this weight and access.
+pub(crate) fn reward(name: &str, weight: f64, access: impl Into<Access>) -> WeightedReward {
+    WeightedReward { plugin: SANDBOX.reward(&library(), name, access).unwrap(), weight }
+}
+
+/// An environment by name.
+pub(crate) fn environment(name: &str) -> Environment {
+    SANDBOX.environment(&library(), name, Limits::default()).unwrap()
 }
 
 pub(crate) fn chatml() -> PathBuf {
