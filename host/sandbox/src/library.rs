@@ -183,7 +183,8 @@ mod tests {
         write(&first, "a@0.1.10.wasm", "0.1.10");
         write(&first, "a@nightly.wasm", "nightly");
         let last = write(&second, "a.wasm", "0.3.0");
-        let found = |name: &str| library.find(name).unwrap().file_name().unwrap().to_str().unwrap().to_owned();
+        let found =
+            |name: &str| library.find(name).unwrap().file_name().unwrap().to_str().unwrap().to_owned();
         assert_eq!(found("a"), "a@0.1.10.wasm", "the newest of the first place, whatever the second has");
         assert_eq!(found("a@0.1"), "a@0.1.10.wasm");
         assert_eq!(found("a@0.1.9"), "a@0.1.9.wasm");
