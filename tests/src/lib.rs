@@ -1,5 +1,7 @@
 //! What the end-to-end tests share: the binary under test, a small model, and a place to write.
 
+pub mod component;
+
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::ErrorKind;

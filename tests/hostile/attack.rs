@@ -1,0 +1,246 @@
+//! An attack, and what has to come of it.
+
+use molt_core::chat::{Message, Role, Task};
+use molt_core::ids::{GroupId, RolloutId};
+use molt_core::settings::{Access, Limits};
+use molt_sandbox::{Action, Call, EstimatorBatch, Failure, Library, LoadError, Sample, Sandbox};
+use molt_tests::target_dir;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+pub(crate) static SANDBOX: LazyLock<Sandbox> =
+    LazyLock::new(|| Sandbox::new(Some(&target_dir().join("hostile-cache"))).expect("the runtime starts"));
+
+/// A plugin, what it is asked to do, and what has to come of it.
+pub(crate) struct Attack {
+    /// Names the attack, and the file of a component that is made for it.
+    pub(crate) name: &'static str,
+    plugin: Plugin,
+    asked: Asked,
+    access: Access,
+    expected: Expected,
+}
+
+enum Plugin {
+    /// A component of `host/sandbox/fixtures`.
+    Fixture(&'static str),
+    /// A component made by hand.
+    Made(Vec<u8>),
+}
+
+enum Asked {
+    /// To score this completion.
+    Score(String),
+    /// To score the group of these completions.
+    ScoreGroup(Vec<&'static str>),
+    /// To play an episode of one step. The task's label says where and how to attack.
+    Play(&'static str),
+    /// To say its traits and to estimate two rollouts. Gamma says how to attack.
+    Estimate(f32),
+}
+
+/// What has to come of an attack.
+pub(crate) enum Expected {
+    /// A failure with this label whose sentence has these words.
+    Failure(&'static str, &'static str),
+    /// An answer of which this is a part, as Rust prints it: the attack got nothing.
+    Answer(&'static str),
+    /// The component is not loaded, for a reason with these words.
+    Refused(&'static str),
+}
+
+pub(crate) use Expected::{Answer, Failure as Fails, Refused};
+
+/// Limits that an attack meets soon.
+pub(crate) fn limits() -> Limits {
+    Limits { memory_mib: 32, cpu_ms: 300, call_s: 20, output_kib: 1024, log_kib: 16, ..Limits::default() }
+}
+
+impl Attack {
+    fn new(name: &'static str, plugin: Plugin, asked: Asked, expected: Expected) -> Self {
+        Self { name, plugin, asked, access: limits().into(), expected }
+    }
+
+    /// The reward of the fixtures does `act`.
+    pub(crate) fn reward(name: &'static str, act: impl Into<String>, expected: Expected) -> Self {
+        Self::new(name, Plugin::Fixture("hostile"), Asked::Score(act.into()), expected)
+    }
+
+    /// The environment of the fixtures does `act`.
+    pub(crate) fn environment(name: &'static str, act: &'static str, expected: Expected) -> Self {
+        Self::new(name, Plugin::Fixture("hostile-environment"), Asked::Play(act), expected)
+    }
+
+    /// The estimator of the fixtures does what `gamma` stands for.
+    pub(crate) fn estimator(name: &'static str, gamma: f32, expected: Expected) -> Self {
+        Self::new(name, Plugin::Fixture("hostile-estimator"), Asked::Estimate(gamma), expected)
+    }
+
+    /// A component made by hand is asked to score a rollout.
+    pub(crate) fn made(name: &'static str, component: Vec<u8>, expected: Expected) -> Self {
+        Self::new(name, Plugin::Made(component), Asked::Score("42".into()), expected)
+    }
+
+    /// A component made by hand is asked to play an episode.
+    pub(crate) fn made_environment(name: &'static str, component: Vec<u8>, expected: Expected) -> Self {
+        Self::new(name, Plugin::Made(component), Asked::Play("42"), expected)
+    }
+
+    /// A component made by hand is asked to estimate.
+    pub(crate) fn made_estimator(name: &'static str, component: Vec<u8>, expected: Expected) -> Self {
+        Self::new(name, Plugin::Made(component), Asked::Estimate(0.0), expected)
+    }
+
+    /// A component made by hand is asked to score a group of two.
+    pub(crate) fn made_group(name: &'static str, component: Vec<u8>, expected: Expected) -> Self {
+        Self::new(name, Plugin::Made(component), Asked::ScoreGroup(vec!["42", "43"]), expected)
+    }
+
+    /// With other limits or grants.
+    pub(crate) fn with(mut self, change: impl FnOnce(&mut Access)) -> Self {
+        change(&mut self.access);
+        self
+    }
+
+    /// The label with which it is counted, if it fails.
+    pub(crate) fn label(&self) -> Option<&'static str> {
+        match self.expected {
+            Expected::Failure(label, _) => Some(label),
+            _ => None,
+        }
+    }
+
+    /// The name by which messages call the plugin.
+    fn plugin_name(&self) -> &'static str {
+        match self.plugin {
+            Plugin::Fixture(name) => name,
+            Plugin::Made(_) => self.name,
+        }
+    }
+
+    /// Attacks in the name of rollout 3.`member` and gives back the label of the failure.
+    ///
+    /// # Errors
+    /// Something else came of it than is expected.
+    pub(crate) async fn run(&self, dir: &Path, member: u32) -> Result<Option<&'static str>, String> {
+        let name = match &self.plugin {
+            Plugin::Fixture(name) => (*name).to_owned(),
+            Plugin::Made(bytes) => {
+                let path = dir.join(self.name).with_extension("wasm");
+                std::fs::write(&path, bytes).expect("the component is written");
+                path.to_str().expect("temporary paths are UTF-8").to_owned()
+            }
+        };
+        let answer = self.carry_out(&name, member).await;
+        let plugin = format!("`{}` ", self.plugin_name());
+        let (fits, label, said) = match (&self.expected, answer) {
+            (Expected::Refused(told), Err(refused)) => {
+                let sentence = refused.to_string();
+                (sentence.contains(told) && sentence.contains(self.plugin_name()), None, sentence)
+            }
+            (Expected::Failure(label, told), Ok(Err(failure))) => {
+                let sentence = failure.to_string();
+                let rollout = format!(" in rollout 3.{member}");
+                let named = sentence.starts_with(&format!("plugin {plugin}"))
+                    && (sentence.contains(&rollout) || matches!(self.asked, Asked::Estimate(_)));
+                let fits = failure.label() == *label && sentence.contains(told) && named;
+                (fits, Some(failure.label()), sentence)
+            }
+            (Expected::Answer(part), Ok(Ok(answer))) => return part_of(part, self.name, &answer),
+            (_, Ok(Err(failure))) => (false, Some(failure.label()), failure.to_string()),
+            (_, other) => (false, None, format!("{other:?}")),
+        };
+        let plain = !said.chars().any(char::is_control) && said.len() < 8192;
+        if fits && plain { Ok(label) } else { Err(format!("{}: {label:?} {said:.1000?}", self.name)) }
+    }
+
+    /// What the plugin answered, as Rust prints it.
+    async fn carry_out(&self, name: &str, member: u32) -> Result<Result<String, Failure>, LoadError> {
+        let (library, access) = (library(), self.access.clone());
+        Ok(match &self.asked {
+            Asked::Score(completion) => {
+                let plugin = SANDBOX.reward(&library, name, access)?;
+                plugin.score(call(member), &sample(completion)).await.map(|answer| format!("{answer:?}"))
+            }
+            Asked::ScoreGroup(completions) => {
+                let plugin = SANDBOX.reward(&library, name, access)?;
+                let samples: Vec<Sample> = completions.iter().map(|completion| sample(completion)).collect();
+                plugin.score_group(call(member), &samples).await.map(|answer| format!("{answer:?}"))
+            }
+            Asked::Play(label) => {
+                let plugin = SANDBOX.environment(&library, name, access)?;
+                play(&plugin, label, member).await
+            }
+            Asked::Estimate(gamma) => {
+                let plugin = SANDBOX.estimator(&library, name, access)?;
+                match plugin.traits().await {
+                    Ok(_) => plugin.estimate(&batch(*gamma)).await.map(|answer| format!("{answer:?}")),
+                    Err(failure) => Err(failure),
+                }
+            }
+        })
+    }
+}
+
+/// An episode of one step.
+async fn play(plugin: &molt_sandbox::Environment, label: &str, member: u32) -> Result<String, Failure> {
+    let mut episode = plugin.open(call(member), &task(label)).await?;
+    let messages = episode.reset().await?;
+    let action = Action { text: "on".into(), tool_calls: vec![], truncated: false };
+    episode.step(&action).await.map(|transition| format!("{messages:?} {transition:?}"))
+}
+
+fn part_of(part: &str, name: &str, answer: &str) -> Result<Option<&'static str>, String> {
+    if answer.contains(part) { Ok(None) } else { Err(format!("{name}: {answer}")) }
+}
+
+/// The shipped plugins and the hostile ones.
+pub(crate) fn library() -> Library {
+    Library::new(&[built("plugins"), built("plugins-test")])
+}
+
+/// `plugins` or `plugins-test`: in `MOLT_TEST_PLUGINS`, or above the place that this test runs from.
+fn built(folder: &str) -> PathBuf {
+    let given = std::env::var_os("MOLT_TEST_PLUGINS").map(PathBuf::from).into_iter();
+    let executable = std::env::current_exe().expect("a test has a path");
+    let above: Vec<PathBuf> = executable.ancestors().skip(1).map(Into::into).collect();
+    let folders = given.chain(above).map(|place| place.join(folder));
+    folders.into_iter().find(|folder| folder.is_dir()).expect("run `cargo xtask plugins` first")
+}
+
+/// For rollout 3.`member`.
+pub(crate) fn call(member: u32) -> Call {
+    Call { rollout: Some(RolloutId { group: GroupId(3), member }), seed: u64::from(member) }
+}
+
+/// A task with a label.
+pub(crate) fn task(label: &str) -> Task {
+    Task {
+        id: "row-1".into(),
+        messages: vec![Message::new(Role::User, "6 * 7?")],
+        label: Some(label.into()),
+        fields: vec![],
+    }
+}
+
+/// A rollout of one turn.
+pub(crate) fn sample(completion: &str) -> Sample {
+    let task = task("42");
+    let messages = [task.messages.clone(), vec![Message::new(Role::Assistant, completion)]].concat();
+    Sample { task, messages, completion: completion.into(), truncated: false }
+}
+
+/// Two rollouts of one group, with two tokens and one.
+fn batch(gamma: f32) -> EstimatorBatch {
+    EstimatorBatch {
+        rewards: vec![1.0, 0.5],
+        groups: vec![0, 0],
+        segment_rollouts: vec![0, 1],
+        segment_offsets: vec![0, 2, 3],
+        turns: vec![0; 3],
+        turn_rewards: vec![1.0, 0.5],
+        turn_offsets: vec![0, 1, 2],
+        gamma,
+        ..EstimatorBatch::default()
+    }
+}
