@@ -1,7 +1,7 @@
 //! The command line: each command's arguments are in its own module.
 
 use crate::error::AuthorError;
-use crate::{add, build, check, inspect, list, new, pull, push, test};
+use crate::{add, bench, build, check, inspect, list, new, pull, push, test};
 use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand};
 use std::path::PathBuf;
 
@@ -11,6 +11,7 @@ enum Request {
     Build(build::Args),
     Check(check::Args),
     Test(test::Args),
+    Bench(bench::Args),
     Run(crate::run::Args),
     List(list::Args),
     Inspect(inspect::Args),
@@ -48,6 +49,7 @@ pub fn run(matches: &ArgMatches) -> Result<u8, AuthorError> {
         Request::Build(args) => build::run(args),
         Request::Check(args) => check::run(&args),
         Request::Test(args) => test::run(&args),
+        Request::Bench(args) => bench::run(&args),
         Request::Run(args) => crate::run::run(&args),
         Request::List(args) => list::run(&args),
         Request::Inspect(args) => inspect::run(&args),

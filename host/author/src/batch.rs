@@ -40,6 +40,11 @@ fn one() -> f32 {
 }
 
 impl BatchInput {
+    /// A batch of one segment per rollout.
+    pub(crate) fn of(rewards: Vec<f32>, groups: Vec<u32>, tokens: Vec<u32>) -> Self {
+        Self { rewards, groups, tokens: Some(tokens), gamma: 1.0, lambda: 1.0, ..Self::default() }
+    }
+
     /// The batch as the sandbox takes it, which checks what does not fit together.
     ///
     /// # Errors

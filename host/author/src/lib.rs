@@ -6,6 +6,7 @@
 mod add;
 mod args;
 mod batch;
+mod bench;
 mod build;
 mod cases;
 mod check;
@@ -27,3 +28,4 @@ pub use args::{command, run};
 pub use error::{AuthorError, FAILED, OrAuthor, USER, chain};
 pub use open::sandbox;
 pub use present::{print, short_digest, table};
+pub use run::{Tried, tried};

@@ -3,9 +3,12 @@
 use crate::args::SearchPath;
 use crate::error::{AuthorError, OrAuthor, chain};
 use crate::project::Project;
-use molt_core::settings::{self, Access, EvalSettings, Judge, Plugins, TrainSettings};
-use molt_sandbox::{Environment, Estimator, Info, Interpreter, Kind, Library, LoadError, Reward, Sandbox};
+use molt_core::settings::{self, Access, EvalSettings, GrantedModel, Judge, Plugins, TrainSettings};
+use molt_sandbox::{
+    Environment, Estimator, Info, Interpreter, JudgeEndpoint, Kind, Library, LoadError, Reward, Sandbox,
+};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::runtime::Runtime;
 
@@ -45,7 +48,7 @@ pub(crate) enum Loaded {
 impl Target {
     /// Finds the plugin and starts a sandbox; nothing is compiled yet.
     pub(crate) fn open(&self) -> Result<Opened, AuthorError> {
-        let (plugins, _judge) = self.config.as_deref().map_or_else(|| Ok(Default::default()), read_config)?;
+        let (plugins, judge) = self.config.as_deref().map_or_else(|| Ok(Default::default()), read_config)?;
         let (name, project) = find(&self.plugin)?;
         let library = Library::new(&[&self.search.path[..], &plugins.path].concat());
         let help = "give a project's directory, a .wasm file, or a name that `molt plugin list` shows";
@@ -53,7 +56,13 @@ impl Target {
         let file = library.find(&name).or_user(refused(), help)?;
         let info = molt_sandbox::inspect(&file).or_user(refused(), help)?;
         let access = plugins.access_of(&info.name);
-        Ok(Opened { info, access, sandbox: sandbox()?, runtime: runtime()?, project, library, name })
+        let sandbox = sandbox()?;
+        if judge.url.is_some() {
+            let help = "judge.url and judge.key_env say where it is, and which variable holds its key";
+            let endpoint = JudgeEndpoint::new(&judge).or_user("the judge cannot be asked", help)?;
+            sandbox.provide(GrantedModel::Judge, Arc::new(endpoint));
+        }
+        Ok(Opened { info, access, sandbox, runtime: runtime()?, project, library, name })
     }
 }
 
@@ -80,25 +89,21 @@ impl Opened {
             }
         };
         let help = match &loaded {
-            Err(LoadError::NotGranted { import, .. }) => grant_of(import).map_or_else(
-                || "no grant covers it: build the plugin without it".into(),
-                |grant| format!("give --config a file with\n[plugins.grant.{}]\n{grant}", self.info.name),
-            ),
-            _ => "build it against this version's contract".into(),
+            Err(LoadError::NotGranted { import, .. }) if is_granted_by_name(import) => {
+                "write that into a TOML file, and give it with --config"
+            }
+            Err(LoadError::NotGranted { .. }) => "no grant covers it: build the plugin without it",
+            Err(LoadError::Grant { .. }) => "look at plugins.grant in the file that --config gives",
+            _ => "build it again, with this version's `molt plugin build`",
         };
         loaded.or_user(format!("plugin {name} cannot be loaded"), help)
     }
 }
 
-/// The line of a run's settings that grants an import, for example; None if no grant does.
-pub(crate) fn grant_of(import: &str) -> Option<&'static str> {
-    let lines = [
-        ("molt:plugin/model@", "model = \"judge\" # or \"policy\""),
-        ("molt:plugin/code@", "code = \"python\" # the interpreter plugin"),
-        ("wasi:http/", "http = [\"GET https://example.org\"] # methods and origins"),
-        ("wasi:filesystem/", "read = [\"data/tests\"] # directories, or scratch_mib = 16"),
-    ];
-    lines.iter().find(|(prefix, _)| import.starts_with(prefix)).map(|(_, line)| *line)
+/// Whether a plugin has an import only if a run grants it. WASI's other interfaces are there for all, and
+/// refuse what is not granted when it is asked for.
+pub(crate) fn is_granted_by_name(import: &str) -> bool {
+    ["molt:plugin/model@", "molt:plugin/code@", "wasi:http/"].iter().any(|prefix| import.starts_with(prefix))
 }
 
 /// What a run's settings say of plugins.

@@ -1,8 +1,7 @@
-//! Tables, digests and failures for people.
+//! Tables, digests and messages for people.
 
 use crate::error::{AuthorError, OrAuthor};
 use molt_core::chat::{Message, Role};
-use molt_sandbox::Failure;
 use std::io::{ErrorKind, Write};
 
 /// The first twelve digits of a `sha256:…` digest.
@@ -36,12 +35,6 @@ pub fn table(rows: &[Vec<String>]) -> String {
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
     };
     rows.iter().map(line).collect()
-}
-
-/// A failure, and below it where in the plugin it happened.
-pub(crate) fn failure(failure: &Failure) -> String {
-    let trace = failure.trace.iter().map(|frame| format!("\n  at {frame}"));
-    std::iter::once(failure.to_string()).chain(trace).collect()
 }
 
 /// A message on one line.

@@ -3,9 +3,10 @@
 use crate::batch::{BatchInput, tokens_by_rollout};
 use crate::cases::Row;
 use crate::error::{AuthorError, FAILED, OrAuthor};
-use crate::open::{Loaded, Target};
-use crate::present::{failure, print, role, table};
+use crate::open::{self, Loaded, Target};
+use crate::present::{print, role, table};
 use crate::test::describe;
+use clap::{ArgMatches, FromArgMatches};
 use molt_core::chat::{Message, Task};
 use molt_sandbox::{Action, Call, Environment, Estimator, Failure, Interpreter, Reward, ToolCall};
 use serde::Deserialize;
@@ -42,20 +43,17 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<u8, AuthorError> {
-    let opened = args.target.open()?;
-    let mut task = Row::new(args.prompt.clone(), args.label.clone(), args.seed).task();
-    for field in &args.fields {
-        let Some((name, text)) = field.split_once('=') else {
-            return Err(AuthorError::user(
-                format!("the field {field:?} has no value"),
-                "give --field NAME=TEXT",
-            ));
-        };
-        task.fields.push((name.to_owned(), text.to_owned()));
-    }
+    let mut opened = args.target.open()?;
+    // What the plugin prints is seen as soon as a call ends; the verdict is on standard output.
+    opened.sandbox = opened.sandbox.observe(|cost| {
+        for line in cost.printed.lines() {
+            eprintln!("[printed] {line}");
+        }
+    });
+    let task = args.task()?;
     let call = Call { rollout: None, seed: args.seed };
     let loaded = opened.load()?;
-    let tried = opened.runtime.block_on(async {
+    let outcome = opened.runtime.block_on(async {
         match &loaded {
             Loaded::Reward(plugin) => reward(plugin, args, &task, call).await,
             Loaded::Environment(plugin) => environment(plugin, args, &task, call).await,
@@ -63,19 +61,57 @@ pub(crate) fn run(args: &Args) -> Result<u8, AuthorError> {
             Loaded::Interpreter(plugin) => interpreter(plugin, args, call).await,
         }
     })?;
-    match tried {
+    match outcome {
         Ok(()) => Ok(0),
         Err(problem) => {
-            eprintln!("{}", failure(&problem));
+            eprintln!("{}", problem.with_trace());
             Ok(FAILED)
         }
     }
 }
 
-/// What a command came to: a failure of the plugin is told with its trace.
-type Tried = Result<Result<(), Failure>, AuthorError>;
+/// An episode to try, as the arguments of `run` say it.
+pub struct Tried {
+    /// The plugin's file, or a name.
+    pub plugin: String,
+    /// Directories to look for plugins in.
+    pub path: Vec<PathBuf>,
+    /// A run's settings.
+    pub config: Option<PathBuf>,
+    pub task: Task,
+    pub seed: u64,
+}
 
-async fn reward(plugin: &Reward, args: &Args, task: &Task, call: Call) -> Tried {
+/// Reads the arguments of `run`, for a host that has a model to play with.
+///
+/// # Errors
+/// A field without a value, or a project that is not built.
+pub fn tried(matches: &ArgMatches) -> Result<Tried, AuthorError> {
+    let args = Args::from_arg_matches(matches)
+        .map_err(|error| AuthorError::user(error.to_string(), "see `molt plugin run --help`"))?;
+    let task = args.task()?;
+    let Target { plugin, config, search } = args.target;
+    Ok(Tried { plugin: open::target(&plugin)?, path: search.path, config, task, seed: args.seed })
+}
+
+impl Args {
+    fn task(&self) -> Result<Task, AuthorError> {
+        let mut task = Row::new(self.prompt.clone(), self.label.clone(), self.seed).task();
+        for field in &self.fields {
+            let Some((name, text)) = field.split_once('=') else {
+                let error = format!("the field {field:?} has no value");
+                return Err(AuthorError::user(error, "give --field NAME=TEXT"));
+            };
+            task.fields.push((name.to_owned(), text.to_owned()));
+        }
+        Ok(task)
+    }
+}
+
+/// What a command came to: a failure of the plugin is told with its trace.
+type Outcome = Result<Result<(), Failure>, AuthorError>;
+
+async fn reward(plugin: &Reward, args: &Args, task: &Task, call: Call) -> Outcome {
     let mut completions = args.completions.clone();
     if completions.is_empty() {
         completions.push(all_of_stdin("The completion, and then Ctrl-D:")?);
@@ -109,7 +145,7 @@ async fn reward(plugin: &Reward, args: &Args, task: &Task, call: Call) -> Tried 
     Ok(Ok(()))
 }
 
-async fn environment(plugin: &Environment, args: &Args, task: &Task, call: Call) -> Tried {
+async fn environment(plugin: &Environment, args: &Args, task: &Task, call: Call) -> Outcome {
     let mut turns = Turns::open(args.script.as_deref())?;
     let mut episode = match plugin.open(call, task).await {
         Ok(episode) => episode,
@@ -144,7 +180,7 @@ async fn environment(plugin: &Environment, args: &Args, task: &Task, call: Call)
     Ok(Ok(()))
 }
 
-async fn estimator(plugin: &Estimator, args: &Args) -> Tried {
+async fn estimator(plugin: &Estimator, args: &Args) -> Outcome {
     let help = "write it like this: {\"rewards\": [1, 0, 0.5], \"groups\": [0, 0, 0], \"tokens\": [3, 2, 4]}";
     let text = match &args.batch {
         Some(file) => std::fs::read_to_string(file)
@@ -181,7 +217,7 @@ async fn estimator(plugin: &Estimator, args: &Args) -> Tried {
     Ok(Ok(()))
 }
 
-async fn interpreter(plugin: &Interpreter, args: &Args, call: Call) -> Tried {
+async fn interpreter(plugin: &Interpreter, args: &Args, call: Call) -> Outcome {
     let mut session = match plugin.open(call).await {
         Ok(session) => session,
         Err(problem) => return Ok(Err(problem)),

@@ -7,7 +7,7 @@ use crate::cases::{
 };
 use crate::error::{AuthorError, FAILED};
 use crate::open::{Loaded, Target};
-use crate::present::{failure, message, print, quoted};
+use crate::present::{message, print, quoted};
 use molt_core::chat::Message;
 use molt_sandbox::{
     Call, CodeOutput, Environment, Estimate, Estimator, EstimatorBatch, Failure, Interpreter, Reward,
@@ -95,7 +95,7 @@ async fn try_all(plugin: &Loaded, file: &Path) -> Result<Vec<Tried>, AuthorError
 
 /// What differs in what came back, or the failure.
 fn told<T>(found: Result<T, Failure>, compare: impl FnOnce(&T) -> Vec<String>) -> Vec<String> {
-    found.map_or_else(|problem| vec![failure(&problem)], |found| compare(&found))
+    found.map_or_else(|problem| vec![problem.with_trace()], |found| compare(&found))
 }
 
 async fn group(reward: &Reward, case: &GroupCase) -> Vec<String> {
@@ -118,13 +118,13 @@ async fn episode(environment: &Environment, case: &EnvironmentCase) -> Vec<Strin
     let call = Call { rollout: None, seed: case.row.seed };
     let mut episode = match environment.open(call, &case.row.task()).await {
         Ok(episode) => episode,
-        Err(problem) => return vec![failure(&problem)],
+        Err(problem) => return vec![problem.with_trace()],
     };
     let start = match (episode.reset().await, &case.failure) {
         (Ok(start), None) => start,
         (Ok(_), Some(expected)) => return vec![format!("expected a failure with {expected:?}, found none")],
         (Err(problem), Some(expected)) if problem.to_string().contains(expected) => return Vec::new(),
-        (Err(problem), _) => return vec![failure(&problem)],
+        (Err(problem), _) => return vec![problem.with_trace()],
     };
     let mut differences = Vec::new();
     if let Some(expected) = &case.start {
@@ -140,7 +140,7 @@ async fn episode(environment: &Environment, case: &EnvironmentCase) -> Vec<Strin
                 return differences;
             }
             (Err(problem), _) => {
-                differences.push(before(failure(&problem)));
+                differences.push(before(problem.with_trace()));
                 return differences;
             }
         };
@@ -163,14 +163,14 @@ async fn estimate(estimator: &Estimator, case: EstimatorCase) -> Vec<String> {
         (Ok(found), None) => compare_estimate(&case.expect, &batch, &found, case.tolerance),
         (Ok(_), Some(expected)) => vec![format!("expected a failure with {expected:?}, found none")],
         (Err(problem), Some(expected)) if problem.to_string().contains(expected) => Vec::new(),
-        (Err(problem), _) => vec![failure(&problem)],
+        (Err(problem), _) => vec![problem.with_trace()],
     }
 }
 
 async fn session(interpreter: &Interpreter, case: &InterpreterCase) -> Vec<String> {
     let mut session = match interpreter.open(Call { rollout: None, seed: 0 }).await {
         Ok(session) => session,
-        Err(problem) => return vec![failure(&problem)],
+        Err(problem) => return vec![problem.with_trace()],
     };
     let mut differences = Vec::new();
     for (at, run) in case.runs.iter().enumerate() {
@@ -181,7 +181,7 @@ async fn session(interpreter: &Interpreter, case: &InterpreterCase) -> Vec<Strin
                     .extend(found.into_iter().map(|difference| format!("run {}: {difference}", at + 1)));
             }
             Err(problem) => {
-                differences.push(format!("run {}: {}", at + 1, failure(&problem)));
+                differences.push(format!("run {}: {}", at + 1, problem.with_trace()));
                 return differences;
             }
         }

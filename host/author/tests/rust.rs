@@ -48,6 +48,10 @@ fn project(kind: &str, name: &str) -> TempDir {
     assert!(tested.contains("as expected") && !tested.contains("FAILED"), "{tested}");
     let checked = succeeds(&["check", name], dir.path());
     assert!(checked.contains("contract") && !checked.contains("FAILED"), "{checked}");
+    let measured = succeeds(&["bench", name, "--rounds", "5"], dir.path());
+    for expected in ["compiling ", "MiB per instance", "new instance", "INSTRUCTIONS"] {
+        assert!(measured.contains(expected), "{measured}");
+    }
     dir
 }
 
@@ -64,15 +68,21 @@ fn a_reward() {
     let again = fails(&["new", "brevity", "--kind", "reward"], dir.path());
     assert_eq!((again.0, again.1.contains("is there already")), (2, true), "{}", again.1);
 
-    // What goes wrong in the code names the line.
+    // What the plugin prints is shown, and what goes wrong in its code names the line.
     let source = dir.path().join("brevity/src/lib.rs");
     let good = fs::read_to_string(&source).unwrap();
     let line = "        let (answer, label) = (trim(&sample.completion), trim(label));\n";
-    let bad = good.replace(line, &format!("{line}        assert!(answer.len() < 1000, \"too long\");\n"));
+    let bad = good.replace(
+        line,
+        &format!("{line}        assert!(answer.len() < 1000, \"too long\");\n        eprintln!(\"sees {{answer}}\");\n"),
+    );
     assert_ne!(good, bad);
     let place = bad.lines().position(|line| line.contains("too long")).unwrap() + 1;
     fs::write(&source, bad).unwrap();
     succeeds(&["build", "brevity"], dir.path());
+    let output = molt_plugin(&["run", "brevity", "--label", "4", "--completion", "5"], dir.path());
+    assert_eq!(text(&output.stdout), "reward 0, not solved, length 1\n");
+    assert!(text(&output.stderr).contains("[printed] sees 5\n"), "{}", text(&output.stderr));
     let (code, found) = fails(&["check", "brevity"], dir.path());
     assert_eq!(code, 1);
     assert!(found.contains("FAILED  inputs") && found.contains("too long"), "{found}");
@@ -136,7 +146,7 @@ fn an_estimator() {
          2        0      0.5     0       -          -\n"
     );
     let inspected = succeeds(&["inspect", "leave-one-out"], dir.path());
-    assert!(inspected.contains("needs group  yes\n"), "{inspected}");
+    assert!(inspected.contains("needs group   yes\n"), "{inspected}");
 }
 
 #[test]

@@ -7,8 +7,8 @@ mod interpreter;
 mod reward;
 
 use crate::error::{AuthorError, FAILED};
-use crate::open::{Loaded, Opened, Target, grant_of};
-use crate::present::{failure, print};
+use crate::open::{Loaded, Opened, Target, is_granted_by_name};
+use crate::present::print;
 use molt_sandbox::Failure;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -98,8 +98,8 @@ pub(crate) fn run(args: &Args) -> Result<u8, AuthorError> {
 fn surface(opened: &Opened, findings: &mut Findings) -> Result<Option<Loaded>, AuthorError> {
     let info = &opened.info;
     let what = format!("{} against molt:plugin@{}, {} bytes", info.kind, info.contract, info.size);
-    let wasi = |import: &&String| grant_of(import).is_none();
-    let (plain, granted): (Vec<&String>, Vec<&String>) = info.imports.iter().partition(wasi);
+    let (granted, plain): (Vec<&String>, Vec<&String>) =
+        info.imports.iter().partition(|import| is_granted_by_name(import));
     let loaded = opened.load();
     let imports = match (plain.len(), granted.as_slice()) {
         (0, []) => "imports nothing".to_owned(),
@@ -143,7 +143,7 @@ fn told(findings: &Findings) -> String {
 fn answer<T: std::fmt::Debug>(found: &Result<T, Failure>) -> String {
     match found {
         Ok(value) => format!("{value:?}"),
-        Err(problem) => failure(problem),
+        Err(problem) => problem.with_trace(),
     }
 }
 
