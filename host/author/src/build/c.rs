@@ -1,7 +1,7 @@
 //! C: zig's clang and C library make the core module.
 
 use super::component::{self, World};
-use super::tools;
+use super::{lines, tools};
 use crate::error::{AuthorError, OrAuthor};
 use crate::project::Project;
 use std::ffi::OsString;
@@ -29,7 +29,7 @@ pub(super) fn build(project: &Project, out: &Path) -> Result<(), AuthorError> {
     zig.args(["-std=c17", "-O3", "-Wall", "-Wextra", "-gline-tables-only"]);
     // In a backtrace, files are relative to the project, whoever built it and where.
     let here = dir.canonicalize().or_failed(format!("cannot read {}", dir.display()), "")?;
-    zig.arg(format!("-ffile-prefix-map={}=.", here.display())).arg("-fdebug-compilation-dir=.");
+    zig.arg(format!("-ffile-prefix-map={}={}", here.display(), lines::HERE));
     // zig would take 16 MiB. The stack lies below the data: one that is too deep ends the call.
     zig.arg("-Wl,-z,stack-size=1048576");
     zig.arg("-I").arg(generated).arg("-I").arg("molt/sdk/c").args(sources(dir)?);
@@ -40,6 +40,7 @@ pub(super) fn build(project: &Project, out: &Path) -> Result<(), AuthorError> {
     component::compile(project, zig.stdout(Stdio::null()))?;
 
     let core = fs::read(&core).or_failed("the compiler wrote nothing", "")?;
+    let core = lines::own(&core).or_failed("the compiler's module is not as expected", "")?;
     fs::write(out, component::component(&core)?)
         .or_failed(format!("cannot write {}", out.display()), "free space there")
 }

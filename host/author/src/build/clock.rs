@@ -216,3 +216,76 @@ fn closes(export: &Export<'_>) -> bool {
     let named = export.name == "cabi_realloc" || export.name.starts_with("cabi_post_");
     named && export.kind == ExternalKind::Func
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::build::component::{World, component};
+    use molt_sandbox::{Call, Failure, Library, Limits, Sample, Sandbox, Verdict};
+
+    /// A reward in the manner of Go: it reads the monotonic clock whenever it is called. The reward is how many
+    /// readings were later than the one before. None may be earlier.
+    const CORE: &str = r#"(module
+        (import "wasi_snapshot_preview1" "clock_time_get" (func $get (param i32 i64 i32) (result i32)))
+        (memory (export "memory") 2)
+        (global $last (mut i64) (i64.const 0))
+        (global $later (mut f64) (f64.const 0))
+        (global $free (mut i32) (i32.const 4096))
+        (func $read
+            (call $get (i32.const 1) (i64.const 0) (i32.const 8))
+            (if (then unreachable))
+            (if (i64.lt_u (i64.load (i32.const 8)) (global.get $last)) (then unreachable))
+            (if (i64.gt_u (i64.load (i32.const 8)) (global.get $last))
+                (then (global.set $later (f64.add (global.get $later) (f64.const 1)))))
+            (global.set $last (i64.load (i32.const 8))))
+        (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32)
+            ;; The adapter's own memory, before any reading.
+            (if (i32.lt_u (local.get 3) (i32.const 65536)) (then (call $read)))
+            (global.set $free (i32.and (i32.add (global.get $free) (i32.const 7)) (i32.const -8)))
+            (global.get $free)
+            (global.set $free (i32.add (global.get $free) (local.get 3)))
+            (if (i32.gt_u (global.get $free) (i32.mul (memory.size) (i32.const 65536)))
+                (then (drop (memory.grow (i32.const 4))))))
+        (func (export "molt:plugin/reward@0.2.0#score")
+            (param i32 i32 i32 i32 i32 i32 i32 i32 i32 i64 i32 i32 i32 i32 i32) (result i32)
+            (call $read) (call $read)
+            (f64.store (i32.const 1032) (global.get $later))
+            (i32.const 1024))
+        (func (export "cabi_post_molt:plugin/reward@0.2.0#score") (param i32) (call $read)))"#;
+
+    async fn score(core: Vec<u8>) -> Result<Verdict, Failure> {
+        let mut resolve = wit_parser::Resolve::default();
+        let wit = concat!(env!("CARGO_MANIFEST_DIR"), "/../../wit/0.2.0");
+        let (package, _) = resolve.push_path(wit).unwrap();
+        let id = resolve.select_world(&[package], Some("reward-plugin")).unwrap();
+        let mut core = core;
+        World { resolve, id }.embed(&mut core).unwrap();
+        let file = tempfile::Builder::new().suffix(".wasm").tempfile().unwrap();
+        std::fs::write(file.path(), component(&core).unwrap()).unwrap();
+        let sandbox = Sandbox::new(None).unwrap();
+        let reward =
+            sandbox.reward(&Library::new(&[]), file.path().to_str().unwrap(), Limits::default()).unwrap();
+        let task = molt_core::chat::Task { id: "1".into(), messages: vec![], label: None, fields: vec![] };
+        let sample = Sample { task, messages: vec![], completion: "42".into(), truncated: false };
+        reward.score(Call { rollout: None, seed: 0 }, &sample).await
+    }
+
+    #[tokio::test]
+    async fn the_clock_is_read_at_any_time_and_only_goes_forward() {
+        let core = wat::parse_str(CORE).unwrap();
+        let trap = score(core.clone()).await.unwrap_err();
+        assert!(trap.to_string().contains("cannot leave component instance"), "{trap}");
+        let Verdict::Scored { reward, .. } = score(guard(core).unwrap()).await.unwrap() else {
+            panic!("it is scored")
+        };
+        // At least those while the two texts of the sample were handed over.
+        assert!(reward >= 2.0, "{reward}");
+    }
+
+    #[test]
+    fn a_module_without_a_clock_stays_as_it_is() {
+        let core = wat::parse_str("(module (func (export \"cabi_realloc\")))").unwrap();
+        assert_eq!(guard(core.clone()).unwrap(), core);
+    }
+}

@@ -5,6 +5,7 @@ mod clock;
 mod component;
 mod go;
 mod js;
+mod lines;
 mod python;
 mod rust;
 mod sections;
