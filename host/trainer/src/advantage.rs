@@ -82,12 +82,6 @@ fn estimator_batch(algo: &Algo, groups: &[Group], lowest: f64) -> EstimatorBatch
             batch.groups.push(dense);
             batch.turn_rewards.extend(trajectory.credits(floor).iter().map(|&credit| credit as f32));
             batch.turn_offsets.push(batch.turn_rewards.len() as u32);
-            // The whole reward is the last turn's.
-            let actions = trajectory.segments.iter().flat_map(|segment| segment.actions());
-            let last = actions.map(|action| action.turn).max().unwrap_or(0) as usize;
-            batch.turn_rewards.extend(std::iter::repeat_n(0.0, last));
-            batch.turn_rewards.extend(batch.rewards.get(rollout as usize));
-            batch.turn_offsets.push(batch.turn_rewards.len() as u32);
             for segment in &trajectory.segments {
                 batch.segment_rollouts.push(rollout);
                 batch.turns.extend(segment.actions().iter().map(|action| action.turn));
@@ -190,8 +184,6 @@ mod tests {
         // The invalid rollout is trained with -0.5, the lowest of the batch, which its last turn earned.
         assert_eq!(batch.turn_rewards, [0.25, 0.25, 0.5, 0.0, -0.5, -0.5]);
         assert_eq!(batch.turn_offsets, [0, 3, 5, 6]);
-        assert_eq!(batch.turn_offsets, [0, 3, 4, 5]);
-        assert_eq!(batch.turn_rewards, [0.0, 0.0, 1.0, -0.5, -0.5]);
     }
 
     #[test]

@@ -4,3 +4,4 @@
 mod learning;
 mod parts;
 mod scripted;
+mod turns;

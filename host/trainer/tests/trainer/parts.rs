@@ -56,15 +56,16 @@ pub(crate) fn driver<G: Generator>(settings: &TrainSettings, generator: Arc<G>) 
         stop_tokens: chat.tokenizer().stop_tokens().to_vec(),
         stop_strings: Vec::new(),
     };
+    let rewards = settings.reward.weighted().into_iter().map(|(name, weight)| WeightedReward {
+        plugin: sandbox.reward(library, name, Limits::default()).unwrap(),
+        weight,
+    });
     Driver {
         generator,
         chat,
-        environment: sandbox.environment(library, "single-turn", Limits::default()).unwrap(),
-        rewards: vec![WeightedReward {
-            plugin: sandbox.reward(library, "exact-match", Limits::default()).unwrap(),
-            weight: 1.0,
-        }],
-        turn: TurnSettings { sampling, max_context: 128, max_turns: 1 },
+        environment: sandbox.environment(library, &settings.agent.name, Limits::default()).unwrap(),
+        rewards: rewards.collect(),
+        turn: TurnSettings { sampling, max_context: 128, max_turns: settings.agent.max_turns },
         seed: settings.run.seed,
     }
 }
@@ -84,6 +85,8 @@ pub(crate) fn settings(model: &Path) -> TrainSettings {
     let mut settings = TrainSettings::default();
     settings.model.path = model.to_owned();
     settings.run.seed = 3;
+    settings.agent.max_turns = 1;
+    settings.reward.name = vec!["exact-match".to_owned()];
     settings.rollout.batch_size = 4;
     settings.rollout.samples_per_prompt = 8;
     settings.rollout.max_new_tokens = 2;

@@ -13,14 +13,14 @@ use std::sync::{Arc, Mutex};
 use tokio_util::sync::CancellationToken;
 
 /// Samples `7` or another digit as the seed says, and lets others go first as `salt` says.
-struct Scripted {
+pub(crate) struct Scripted {
     salt: u64,
     version: AtomicU64,
     published: Mutex<Vec<u64>>,
 }
 
 impl Scripted {
-    fn new(salt: u64) -> Arc<Self> {
+    pub(crate) fn new(salt: u64) -> Arc<Self> {
         Arc::new(Self { salt, version: AtomicU64::new(0), published: Mutex::default() })
     }
 }
@@ -51,7 +51,7 @@ impl Generator for Scripted {
 }
 
 /// A script knows nothing of the model, so its log-probabilities are far from the model's.
-fn far(model: &Path) -> TrainSettings {
+pub(crate) fn far(model: &Path) -> TrainSettings {
     let mut settings = settings(model);
     settings.train.max_logprob_gap = 1e3;
     settings

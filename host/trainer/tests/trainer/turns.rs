@@ -1,0 +1,95 @@
+//! Credit turn by turn: an environment that rewards every turn, and an estimator that tells the turns apart.
+
+use crate::parts::*;
+use crate::scripted::{Scripted, far};
+use molt_core::chat::{Message, Role, Task};
+use molt_core::ids::GroupId;
+use molt_core::outcome::Group;
+use molt_core::settings::TrainSettings;
+use molt_core::trajectory::Trajectory;
+use molt_rollout::Prompts;
+use molt_trainer::advantage::advantages;
+use std::path::Path;
+use tokio_util::sync::CancellationToken;
+
+/// Three questions, each answered by 7, which the script says one time in three.
+fn quiz() -> Task {
+    Task {
+        id: "1".into(),
+        messages: vec![Message::new(Role::User, "q0")],
+        label: Some("7\n7\n7".into()),
+        fields: vec![("more".into(), "q1\nq2".into())],
+    }
+}
+
+fn quizzes(model: &Path, gamma: f32) -> TrainSettings {
+    let mut settings = far(model);
+    settings.agent.name = "quiz".into();
+    settings.agent.max_turns = 3;
+    settings.reward.name = Vec::new();
+    settings.algo.estimator = "turn-credit".into();
+    settings.algo.gamma = gamma;
+    settings
+}
+
+/// The mean of what the other rollouts earned in this turn.
+fn others(group: &Group, but: &Trajectory, turn: usize) -> f64 {
+    let others: Vec<f64> =
+        group.finished().filter(|t| t.rollout != but.rollout).map(|t| t.turn_rewards[turn]).collect();
+    others.iter().sum::<f64>() / others.len() as f64
+}
+
+#[test]
+fn a_turn_is_trained_for_what_it_earned() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = quizzes(&model(dir.path()), 0.0);
+    let runtime = runtime();
+    let driver = driver(&settings, Scripted::new(0));
+    let groups = [runtime.block_on(driver.group(GroupId(0), &quiz(), 0..8)).unwrap()];
+    let credit = |name: &str| {
+        let estimator = estimator(name);
+        let traits = runtime.block_on(estimator.traits()).unwrap();
+        runtime.block_on(advantages(&estimator, &traits, &settings.algo, &groups, 0.0)).unwrap()
+    };
+    let mut mixed = 0;
+    for (row, rollout) in credit("turn-credit").iter().zip(groups[0].finished()) {
+        assert_eq!(rollout.turn_rewards.len(), 3);
+        for (action, &advantage) in row.segment.actions().iter().zip(&row.advantages) {
+            let turn = action.turn as usize;
+            let expected = rollout.turn_rewards[turn] - others(&groups[0], rollout, turn);
+            assert!((f64::from(advantage) - expected).abs() < 1e-6, "{advantage} is not {expected}");
+        }
+        let signs = |positive| row.advantages.iter().any(|&advantage| (advantage > 0.0) == positive);
+        mixed += usize::from(signs(true) && signs(false));
+    }
+    assert!(mixed > 0, "no rollout has a turn to do more often and one to do less often");
+    // An estimator of whole rollouts gives every turn the same.
+    for row in credit("grpo") {
+        assert!(row.advantages.iter().all(|&advantage| advantage == row.advantages[0]));
+    }
+}
+
+#[test]
+fn the_weights_learn_from_turns() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(dir.path());
+    let mut all = Vec::new();
+    for (name, gamma, estimator) in
+        [("own", 0.0, "turn-credit"), ("ahead", 1.0, "turn-credit"), ("whole", 1.0, "grpo")]
+    {
+        let mut settings = quizzes(&model, gamma);
+        settings.train.sync = true;
+        settings.algo.estimator = estimator.into();
+        let prompts = (Prompts { rows: vec![quiz(); 8], skipped: 0 }, None);
+        let stop = CancellationToken::new();
+        let (result, run_dir) = run(settings, Scripted::new(0), prompts, &dir.path().join(name), &stop);
+        // Two batches of four groups of eight rollouts of three turns of two tokens.
+        let summary = result.unwrap();
+        assert_eq!((summary.steps, summary.tokens), (2, 2 * 4 * 8 * 3 * 2));
+        all.push(weights(&run_dir));
+    }
+    assert!(
+        all[0] != all[1] && all[1] != all[2] && all[0] != all[2],
+        "the rollouts are the same, the credit is not"
+    );
+}
