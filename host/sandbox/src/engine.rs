@@ -26,9 +26,10 @@ const TABLE_ELEMENTS: usize = 200_000;
 /// Stack for the host's functions, beyond what the guest may use, in KiB.
 const HOST_STACK_KIB: usize = 1536;
 
-/// What an instance keeps of its memory, and of its stack, for the next one that takes its place, in bytes:
-/// clearing that much is cheaper than having it mapped anew.
-const KEPT: usize = 64 << 10;
+/// What is kept of a table and of a stack for the next instance that takes the place, in bytes: clearing that much
+/// is cheaper than having it mapped anew. Of memories nothing is kept, whose size would add up.
+const KEPT_TABLE: usize = 4 << 10;
+const KEPT_STACK: usize = 16 << 10;
 
 /// The limits that an engine is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -132,9 +133,8 @@ fn pool(instances: u32) -> PoolingAllocationConfig {
         .max_core_instance_size(4 << 20)
         .max_component_instance_size(4 << 20)
         .max_memory_size(4 << 30)
-        .linear_memory_keep_resident(KEPT)
-        .table_keep_resident(KEPT)
-        .async_stack_keep_resident(KEPT);
+        .table_keep_resident(KEPT_TABLE)
+        .async_stack_keep_resident(KEPT_STACK);
     pool
 }
 
