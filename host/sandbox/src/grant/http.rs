@@ -8,6 +8,7 @@ use std::error::Error as StdError;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use wasmtime::component::Linker;
 use wasmtime_wasi_http::p2::bindings::{LinkOptions, http as bindings};
@@ -22,6 +23,9 @@ use crate::quote;
 
 /// Bytes of all headers of a request or a response.
 const HEADERS: usize = 32 << 10;
+
+/// Requests and responses that one instance may have under way at a time: each is a connection.
+const UNDER_WAY: usize = 16;
 
 /// Bytes of a path with its query.
 const PATH: usize = 8 << 10;
@@ -94,7 +98,10 @@ impl HttpState {
     pub(crate) fn new(http: Option<Arc<Http>>) -> Self {
         let mut context = WasiHttpCtx::new();
         context.set_field_size_limit(HEADERS);
-        Self { context, hooks: Hooks { http, sent: 0 } }
+        Self {
+            context,
+            hooks: Hooks { http, sent: 0, refused: 0, slots: Arc::new(Semaphore::new(UNDER_WAY)) },
+        }
     }
 }
 
@@ -102,6 +109,8 @@ struct Hooks {
     http: Option<Arc<Http>>,
     /// Refused ones are counted too.
     sent: u64,
+    refused: u64,
+    slots: Arc<Semaphore>,
 }
 
 /// Links `wasi:http` to the allow-list.
@@ -142,12 +151,23 @@ impl WasiHttpHooks for Hooks {
             return Box::new(async move { Err(Error::InternalError(Some(spent))) });
         }
         let url = http.allowed(&request).inspect_err(|_| {
+            self.refused += 1;
+            if self.refused > 1 {
+                return;
+            }
             let (method, uri) = (request.method(), quote::beginning(&request.uri().to_string()));
-            tracing::warn!(plugin = http.plugin, sent = self.sent, "refused to send {method} {uri}");
+            tracing::warn!(plugin = http.plugin, "refused to send {method} {uri}, which is not granted");
         });
+        let slot = self.slots.clone().try_acquire_owned();
         Box::new(async move {
+            let slot = slot.map_err(|_| Error::ConnectionLimitReached)?;
             let response = http.exchange(url?, request, options).await?;
-            Ok((response, Box::new(async { Ok(()) }) as Box<_>))
+            // This ends when the guest drops the response's body, and gives the slot back.
+            let held = async move {
+                let _slot = slot;
+                std::future::pending().await
+            };
+            Ok((response, Box::new(held) as Box<_>))
         })
     }
 }

@@ -4,7 +4,7 @@ use super::{answer, load, try_answer};
 use molt_sandbox::{Grants, Reward};
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use tempfile::TempDir;
 
@@ -279,21 +279,17 @@ async fn what_is_open_is_bounded() {
 
 #[tokio::test]
 async fn scratch_is_removed_after_every_end() {
-    let ours = || {
-        let entries = fs::read_dir(std::env::temp_dir()).unwrap().flatten();
-        entries.filter(|entry| has_canary(&entry.path())).count()
+    // Found by a name that no other test writes, of this process or another.
+    let canary = format!("canary-{}", std::process::id());
+    let left = || {
+        let places = fs::read_dir(std::env::temp_dir()).unwrap().flatten();
+        places.filter(|place| place.path().join("scratch").join(&canary).exists()).count()
     };
-    // Found by a name that no other test writes.
-    for end in ["panic", "spin", "size /scratch/canary"] {
-        let reward = scratch(1, 10);
-        let result = try_answer(&reward, &format!("mkdir /scratch/canary-of-removal\n{end}")).await;
-        assert_eq!(result.is_err(), end != "size /scratch/canary", "{end}: {result:?}");
-        assert_eq!(ours(), 0, "{end}");
+    let reward = scratch(1, 10);
+    for (end, fails) in [("panic", true), ("spin", true), ("list /scratch", false)] {
+        let result = try_answer(&reward, &format!("mkdir /scratch/{canary}\n{end}")).await;
+        assert_eq!((result.is_err(), left()), (fails, 0), "{end}: {result:?}");
     }
-}
-
-fn has_canary(place: &Path) -> bool {
-    place.join("scratch/canary-of-removal").exists()
 }
 
 #[tokio::test]

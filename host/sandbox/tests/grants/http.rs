@@ -187,3 +187,16 @@ async fn no_answer_is_told_plainly() {
     let said = answer(&reward, &format!("GET http 127.0.0.1:{} /", closed.port)).await;
     assert!(said.contains("HttpProtocolError"), "{said}");
 }
+
+#[tokio::test]
+async fn few_requests_are_under_way_at_a_time() {
+    let server = Server::start(|_, _| ok("fine")).await;
+    let rules = vec![format!("GET {}", server.origin())];
+    let reward = load("grant-http", Grants { http: rules, http_requests: 1000, ..Grants::default() });
+    let said = answer(&reward, &format!("many 20 127.0.0.1:{}", server.port)).await;
+    assert_eq!(said, "16 answered, 4 refused");
+    // One after the other there may be more.
+    let line = format!("GET http 127.0.0.1:{} /\n", server.port);
+    let said = answer(&reward, &line.repeat(20)).await;
+    assert_eq!(said, ["200 fine"; 20].join("|"));
+}

@@ -84,6 +84,16 @@ async fn what_the_model_says_instead_of_an_answer_is_told() {
 }
 
 #[tokio::test]
+async fn a_plugin_of_contract_0_1_asks_too() {
+    let sandbox = Sandbox::new(None).unwrap();
+    sandbox.provide(GrantedModel::Policy, Arc::new(Echo::default()));
+    let grants = Grants { model: Some(GrantedModel::Policy), ..Grants::default() };
+    let reward = sandbox.reward(&common::library(), "grant-model-0-1", access(grants)).unwrap();
+    assert_eq!(ask(&reward, "hello", "1").await, "hello");
+    assert_eq!(ask(&reward, "too long", "1").await, "ModelError::ContextLength(4096)");
+}
+
+#[tokio::test]
 async fn guests_that_wait_block_no_thread() {
     /// Answers when eight are asking.
     struct Meeting(tokio::sync::Barrier);
