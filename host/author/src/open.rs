@@ -93,6 +93,7 @@ impl Opened {
                 "write that into a TOML file, and give it with --config"
             }
             Err(LoadError::NotGranted { .. }) => "no grant covers it: build the plugin without it",
+            Err(LoadError::NotFound { .. }) => "--plugins.path adds directories to look in",
             Err(LoadError::Grant { .. }) => "look at plugins.grant in the file that --config gives",
             _ => "build it again, with this version's `molt plugin build`",
         };

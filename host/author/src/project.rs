@@ -206,6 +206,12 @@ fn cargo_package(dir: &Path, refused: &str) -> Result<(Option<String>, String), 
     Ok((manifest.package.version, manifest.package.description))
 }
 
+/// Words that cargo refuses as the name of a library, and the SDK's own package.
+const RESERVED: &str = "abstract as async await become box break const continue core crate do dyn else enum \
+    extern false final fn for gen if impl in let loop macro match mod molt molt-plugin move \
+    mut override priv proc-macro pub ref return self static std struct super test trait true \
+    try type typeof unsafe unsized use virtual where while yield alloc";
+
 /// Whether a plugin, and a package in every language, may have this name.
 ///
 /// # Errors
@@ -216,68 +222,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), AuthorError> {
         && !name.ends_with('-')
         && !name.contains("--")
         && name.len() <= 64;
-    // Words that cargo refuses as the name of a library, and the SDK's own package.
-    let reserved = [
-        "abstract",
-        "as",
-        "async",
-        "await",
-        "become",
-        "box",
-        "break",
-        "const",
-        "continue",
-        "core",
-        "crate",
-        "do",
-        "dyn",
-        "else",
-        "enum",
-        "extern",
-        "false",
-        "final",
-        "fn",
-        "for",
-        "gen",
-        "if",
-        "impl",
-        "in",
-        "let",
-        "loop",
-        "macro",
-        "match",
-        "mod",
-        "molt",
-        "molt-plugin",
-        "move",
-        "mut",
-        "override",
-        "priv",
-        "proc-macro",
-        "pub",
-        "ref",
-        "return",
-        "self",
-        "static",
-        "std",
-        "struct",
-        "super",
-        "test",
-        "trait",
-        "true",
-        "try",
-        "type",
-        "typeof",
-        "unsafe",
-        "unsized",
-        "use",
-        "virtual",
-        "where",
-        "while",
-        "yield",
-        "alloc",
-    ];
-    if well_formed && !reserved.contains(&name) {
+    if well_formed && RESERVED.split(' ').all(|word| word != name) {
         return Ok(());
     }
     Err(AuthorError::user(
