@@ -2,12 +2,15 @@
 //! and Python's pip (the client that fetches libtorch).
 
 mod audit;
+mod bench;
 mod cache;
 mod demo;
 mod dequantize;
 mod doctor;
 mod fetch;
+mod fuzz;
 mod gguf;
+mod interpreters;
 mod plugins;
 mod process;
 mod registry;
@@ -28,6 +31,10 @@ cargo xtask COMMAND
   plugins  build the WebAssembly components
   registry fetch the registry server that the tests of push and pull start, and print where it is
   audit    check the licences, sources and known advisories of all dependencies
+  bench sandbox [PART…]
+           what the boundary costs, against limits and peers; a part is rewards, steps, episodes, estimates or first-use
+  fuzz [--seconds N] [calls|files|texts]
+           look for inputs that the host does not survive, 60 seconds without being told
   smollm2  fetch SmolLM2-135M-Instruct into the cache and print where it is
   doctor   say what is missing on this machine and how to get it";
 
@@ -51,7 +58,7 @@ fn run(arguments: Vec<String>) -> Result<ExitCode> {
         println!("{USAGE}");
         return Ok(ExitCode::SUCCESS);
     }
-    if command != "demo"
+    if !["bench", "demo", "fuzz"].contains(&command.as_str())
         && let Some(extra) = rest.first()
     {
         bail!("`cargo xtask {command}` takes no argument, found {extra:?}");
@@ -60,7 +67,8 @@ fn run(arguments: Vec<String>) -> Result<ExitCode> {
         "setup" => setup::setup().map(|_| ExitCode::SUCCESS),
         "plugins" => {
             let place = setup::setup()?;
-            plugins::build(&place).map(|()| ExitCode::SUCCESS)
+            plugins::build(&place)?;
+            interpreters::build(&place).map(|()| ExitCode::SUCCESS)
         }
         "smollm2" => {
             println!("{}", smollm2::model(&setup::setup()?)?.display());
@@ -71,6 +79,8 @@ fn run(arguments: Vec<String>) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         "audit" => audit::audit().map(|()| ExitCode::SUCCESS),
+        "bench" => bench::bench(rest).map(|()| ExitCode::SUCCESS),
+        "fuzz" => fuzz::fuzz(&fuzz::Options::parse(rest)?).map(|()| ExitCode::SUCCESS),
         "test" => test::test().map(|()| ExitCode::SUCCESS),
         "doctor" => doctor::doctor(),
         "demo" => demo::demo(&demo::Options::parse(rest)?).map(|()| ExitCode::SUCCESS),

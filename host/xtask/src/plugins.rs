@@ -45,7 +45,7 @@ pub(crate) fn shipped() -> Result<Vec<String>> {
 }
 
 /// A rename, so that a run that starts meanwhile sees the old file or the new one.
-fn install(from: &Path, folder: &Path, name: &str) -> Result<()> {
+pub(crate) fn install(from: &Path, folder: &Path, name: &str) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let part = folder.join(format!(".{name}.{}", std::process::id()));
     let to = folder.join(format!("{name}.wasm"));

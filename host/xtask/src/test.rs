@@ -1,6 +1,6 @@
 //! Everything that continuous integration checks.
 
-use crate::{audit, plugins, process, registry, setup, smollm2};
+use crate::{audit, interpreters, plugins, process, registry, setup, smollm2};
 use anyhow::Result;
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,7 @@ pub(crate) fn test() -> Result<()> {
     let mut stages = Vec::new();
     let cache = stage(&mut stages, "set-up", setup::setup)?;
     stage(&mut stages, "plugins", || plugins::build(&cache))?;
+    stage(&mut stages, "interpreters", || interpreters::build(&cache))?;
     stage(&mut stages, "model", || smollm2::model(&cache))?;
     stage(&mut stages, "registry", || registry::registry(&cache))?;
     stage(&mut stages, "audit", audit::audit)?;
@@ -21,7 +22,7 @@ pub(crate) fn test() -> Result<()> {
     }
     println!();
     for (name, duration) in stages {
-        println!("{name:<8} {}", clock(duration));
+        println!("{name:<12} {}", clock(duration));
     }
     println!("every check passed in {}", clock(start.elapsed()));
     Ok(())
