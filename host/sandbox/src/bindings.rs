@@ -46,6 +46,8 @@ pub(crate) mod estimator {
         path: "../../wit/0.2.0",
         world: "estimator-plugin",
         exports: { default: async },
+        // A batch may have millions of numbers: they are copied once, into the plugin's memory.
+        ownership: Borrowing { duplicate_if_necessary: false },
     });
     pub(crate) use exports::molt::plugin::estimator::*;
 }

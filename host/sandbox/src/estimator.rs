@@ -108,7 +108,7 @@ impl EstimatorBatch {
             ("kl", &self.kl),
             ("values", &self.values),
         ];
-        match arrays.iter().find(|(_, array)| array.iter().any(|number| !number.is_finite())) {
+        match arrays.iter().find(|(_, array)| !all_finite(array)) {
             Some((what, _)) => Err(format!("{what} are not all finite")),
             None => Ok(()),
         }
@@ -139,7 +139,9 @@ impl EstimatorBatch {
                 "{what} has {found} numbers, expected {expected}, one per {per}"
             )));
         }
-        if let Some((at, number)) = given.iter().enumerate().find(|(_, number)| !number.is_finite()) {
+        if !all_finite(given) {
+            let first = given.iter().enumerate().find(|(_, number)| !number.is_finite());
+            let (at, number) = first.expect("invariant: one of them is not finite");
             return Err(Cause::NotFinite(format!("{what} of {per} {at} is {number}")));
         }
         Ok(match credit {
@@ -154,6 +156,11 @@ impl EstimatorBatch {
                 .collect(),
         })
     }
+}
+
+/// Without a way out of the loop, which the compiler then does many numbers at a time.
+fn all_finite(numbers: &[f32]) -> bool {
+    numbers.iter().fold(true, |all, number| all & number.is_finite())
 }
 
 /// The number of entries that `offsets` divide.
@@ -192,17 +199,17 @@ impl Component {
     async fn estimate(
         &self,
         store: &mut Store<Data>,
-        batch: wit::Batch,
+        batch: wit::Batch<'_>,
     ) -> wasmtime::Result<Result<wit::Estimates, String>> {
         match self {
             Component::V0_1(component) => {
                 let instance = component.instantiate_async(&mut *store).await?;
-                let answer = instance.molt_plugin_estimator().call_estimate(store, &batch.into()).await?;
+                let answer = instance.molt_plugin_estimator().call_estimate(store, batch.into()).await?;
                 Ok(answer.map(Into::into))
             }
             Component::V0_2(component) => {
                 let instance = component.instantiate_async(&mut *store).await?;
-                instance.molt_plugin_estimator().call_estimate(store, &batch).await
+                instance.molt_plugin_estimator().call_estimate(store, batch).await
             }
         }
     }
@@ -269,17 +276,17 @@ impl Estimator {
     }
 }
 
-fn to_wit(batch: &EstimatorBatch) -> wit::Batch {
+fn to_wit(batch: &EstimatorBatch) -> wit::Batch<'_> {
     wit::Batch {
-        rewards: batch.rewards.clone(),
-        groups: batch.groups.clone(),
-        segment_rollouts: batch.segment_rollouts.clone(),
-        segment_offsets: batch.segment_offsets.clone(),
-        turns: batch.turns.clone(),
-        turn_rewards: batch.turn_rewards.clone(),
-        turn_offsets: batch.turn_offsets.clone(),
-        kl: batch.kl.clone(),
-        values: batch.values.clone(),
+        rewards: &batch.rewards,
+        groups: &batch.groups,
+        segment_rollouts: &batch.segment_rollouts,
+        segment_offsets: &batch.segment_offsets,
+        turns: &batch.turns,
+        turn_rewards: &batch.turn_rewards,
+        turn_offsets: &batch.turn_offsets,
+        kl: &batch.kl,
+        values: &batch.values,
         gamma: batch.gamma,
         lambda: batch.lambda,
         kl_coef: batch.kl_coef,

@@ -28,6 +28,8 @@ pub(crate) mod estimator {
         path: "../../wit/0.1.0",
         world: "estimator-plugin",
         exports: { default: async },
+        // A batch may have millions of numbers: they are copied once, into the plugin's memory.
+        ownership: Borrowing { duplicate_if_necessary: false },
     });
     pub(crate) use exports::molt::plugin::estimator::*;
 }
@@ -66,8 +68,8 @@ impl From<reward::Verdict> for latest::Verdict {
 }
 
 /// Turns have no rewards of their own in 0.1.
-impl From<latest_estimator::Batch> for estimator::Batch {
-    fn from(batch: latest_estimator::Batch) -> Self {
+impl<'a> From<latest_estimator::Batch<'a>> for estimator::Batch<'a> {
+    fn from(batch: latest_estimator::Batch<'a>) -> Self {
         Self {
             rewards: batch.rewards,
             groups: batch.groups,
