@@ -30,6 +30,7 @@ pub(super) fn build(project: &Project, out: &Path) -> Result<(), AuthorError> {
     // In a backtrace, files are relative to the project, whoever built it and where.
     let here = dir.canonicalize().or_failed(format!("cannot read {}", dir.display()), "")?;
     zig.arg(format!("-ffile-prefix-map={}={}", here.display(), lines::HERE));
+    zig.arg(format!("-ffile-prefix-map={}={TOOL}", tool.dir.display()));
     // zig would take 16 MiB. The stack lies below the data: one that is too deep ends the call.
     zig.arg("-Wl,-z,stack-size=1048576");
     zig.arg("-I").arg(generated).arg("-I").arg("molt/sdk/c").args(sources(dir)?);
