@@ -4,14 +4,10 @@
 //! has the kernel do it (`openat2` with `RESOLVE_BENEATH`): no symlink, `..` or absolute path leads out. On top of
 //! that no link can be made, only plain files and directories open, and /scratch has a quota.
 
-use cap_std::ambient_authority;
-use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::sync::Arc;
 use wasmtime::component::{HasData, Linker, Resource, ResourceTable};
 use wasmtime_wasi::FsPerms;
-use wasmtime_wasi::filesystem::{Descriptor, Dir, File, OpenMode, WasiFilesystemCtx, WasiFilesystemCtxView};
+use wasmtime_wasi::filesystem::{Descriptor, File, OpenMode, WasiFilesystemCtxView};
 use wasmtime_wasi::p2::bindings::filesystem::types::{
     self, Advice, DescriptorFlags, DescriptorStat, DescriptorType, DirectoryEntry, ErrorCode, HostDescriptor,
     HostDirectoryEntryStream, MetadataHashValue, NewTimestamp, OpenFlags, PathFlags,
@@ -19,91 +15,13 @@ use wasmtime_wasi::p2::bindings::filesystem::types::{
 use wasmtime_wasi::p2::bindings::filesystem::{preopens, types as bindings};
 use wasmtime_wasi::p2::{DynInputStream, DynOutputStream, FsError, FsResult, ReaddirIterator};
 
-use super::scratch::{Books, Handle, Kind, Refusal, ScratchDir};
+use super::directories::{FileState, SCRATCH};
+use super::scratch::{Handle, Kind, Refusal};
 use super::stream::{Counted, Writer};
 use crate::plugin::Data;
 
 /// Bytes of a path that a guest may name.
 const PATH: usize = 4096;
-
-/// The directories of one plugin, opened when it is loaded.
-#[derive(Clone, Default)]
-pub(crate) struct Directories {
-    /// With the place where the guest sees it.
-    read: Vec<(Dir, String)>,
-    /// Bytes and files.
-    scratch: Option<(u64, u64)>,
-    /// Whether the guest may see when files were written.
-    times: bool,
-}
-
-impl Directories {
-    /// Opens a directory that the guest may read, as `/` and its last name.
-    pub(crate) fn read(&mut self, path: &Path) -> Result<(), String> {
-        let place = path.file_name().and_then(|name| name.to_str()).ok_or("it has no last name")?;
-        let place = format!("/{place}");
-        if place == SCRATCH || self.read.iter().any(|(_, other)| *other == place) {
-            return Err(format!("the plugin would see two directories as {place}"));
-        }
-        let dir = cap_std::fs::Dir::open_ambient_dir(path, ambient_authority()).map_err(|e| e.to_string())?;
-        self.read.push((Dir::new(dir.into_std_file(), FsPerms::ReadOnly, OpenMode::READ, false), place));
-        Ok(())
-    }
-
-    pub(crate) fn scratch(&mut self, mib: u64, files: u64) {
-        self.scratch = Some((mib.saturating_mul(1 << 20), files));
-    }
-
-    pub(crate) fn show_times(&mut self) {
-        self.times = true;
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.read.is_empty() && self.scratch.is_none()
-    }
-
-    pub(crate) fn state(self: &Arc<Self>) -> FileState {
-        let (bytes, files) = self.scratch.unwrap_or_default();
-        FileState {
-            directories: self.clone(),
-            books: Books::new(bytes, files),
-            handles: HashMap::new(),
-            listings: HashMap::new(),
-            context: WasiFilesystemCtx::default(),
-            scratch: None,
-        }
-    }
-}
-
-/// Where the guest sees its own directory.
-const SCRATCH: &str = "/scratch";
-
-/// The files of one instance.
-pub(crate) struct FileState {
-    directories: Arc<Directories>,
-    books: Books,
-    /// By descriptor.
-    handles: HashMap<u32, Handle>,
-    listings: HashMap<u32, Handle>,
-    context: WasiFilesystemCtx,
-    /// Made when the guest first asks what it has.
-    scratch: Option<(ScratchDir, Dir)>,
-}
-
-impl FileState {
-    fn scratch(&mut self) -> wasmtime::Result<Option<Dir>> {
-        if self.directories.scratch.is_none() {
-            return Ok(None);
-        }
-        if self.scratch.is_none() {
-            let made = ScratchDir::new()?;
-            let file = cap_std::fs::Dir::open_ambient_dir(made.path(), ambient_authority())?.into_std_file();
-            let dir = Dir::new(file, FsPerms::ReadWrite, OpenMode::READ | OpenMode::WRITE, false);
-            self.scratch = Some((made, dir));
-        }
-        Ok(self.scratch.as_ref().map(|(_, dir)| dir.clone()))
-    }
-}
 
 /// Links `wasi:filesystem` to the granted directories.
 pub(crate) fn link(linker: &mut Linker<Data>) -> wasmtime::Result<()> {
@@ -236,7 +154,7 @@ impl View<'_> {
     }
 
     fn without_times(&self, mut stat: DescriptorStat) -> DescriptorStat {
-        if !self.state.directories.times {
+        if !self.state.shows_times() {
             stat.data_access_timestamp = None;
             stat.data_modification_timestamp = None;
             stat.status_change_timestamp = None;
@@ -247,7 +165,7 @@ impl View<'_> {
 
 impl preopens::Host for View<'_> {
     fn get_directories(&mut self) -> wasmtime::Result<Vec<(Resource<Descriptor>, String)>> {
-        let mut directories = self.state.directories.read.clone();
+        let mut directories = self.state.read().to_vec();
         directories.extend(self.state.scratch()?.map(|dir| (dir, SCRATCH.to_owned())));
         let mut give = |(dir, place)| Ok((self.table.push(Descriptor::Dir(dir))?, place));
         directories.into_iter().map(&mut give).collect()

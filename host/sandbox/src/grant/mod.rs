@@ -2,6 +2,7 @@
 
 mod client;
 mod code;
+mod directories;
 mod files;
 mod http;
 mod judge;
@@ -28,7 +29,7 @@ use crate::library::Library;
 use crate::plugin::{Call, Data};
 use crate::sandbox::Sandbox;
 use code::CodeState;
-use files::{Directories, FileState};
+use directories::{Directories, FileState};
 use http::{Http, HttpState};
 use model::{Model, ModelState};
 use real::Entropy;

@@ -1,0 +1,99 @@
+//! The directories of the grants `read` and `scratch_mib`, and what one instance holds of them.
+
+use cap_std::ambient_authority;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use wasmtime_wasi::FsPerms;
+use wasmtime_wasi::filesystem::{Dir, OpenMode, WasiFilesystemCtx};
+
+use super::scratch::{Books, Handle, ScratchDir};
+
+/// Where the guest sees its own directory.
+pub(super) const SCRATCH: &str = "/scratch";
+
+/// The directories of one plugin, opened when it is loaded.
+#[derive(Clone, Default)]
+pub(crate) struct Directories {
+    /// With the place where the guest sees it.
+    read: Vec<(Dir, String)>,
+    /// Bytes and files.
+    scratch: Option<(u64, u64)>,
+    /// Whether the guest may see when files were written.
+    times: bool,
+}
+
+impl Directories {
+    /// Opens a directory that the guest may read, as `/` and its last name.
+    pub(crate) fn read(&mut self, path: &Path) -> Result<(), String> {
+        let place = path.file_name().and_then(|name| name.to_str()).ok_or("it has no last name")?;
+        let place = format!("/{place}");
+        if place == SCRATCH || self.read.iter().any(|(_, other)| *other == place) {
+            return Err(format!("the plugin would see two directories as {place}"));
+        }
+        let dir = cap_std::fs::Dir::open_ambient_dir(path, ambient_authority()).map_err(|e| e.to_string())?;
+        self.read.push((Dir::new(dir.into_std_file(), FsPerms::ReadOnly, OpenMode::READ, false), place));
+        Ok(())
+    }
+
+    pub(crate) fn scratch(&mut self, mib: u64, files: u64) {
+        self.scratch = Some((mib.saturating_mul(1 << 20), files));
+    }
+
+    pub(crate) fn show_times(&mut self) {
+        self.times = true;
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.read.is_empty() && self.scratch.is_none()
+    }
+
+    pub(crate) fn state(self: &Arc<Self>) -> FileState {
+        let (bytes, files) = self.scratch.unwrap_or_default();
+        FileState {
+            directories: self.clone(),
+            books: Books::new(bytes, files),
+            handles: HashMap::new(),
+            listings: HashMap::new(),
+            context: WasiFilesystemCtx::default(),
+            scratch: None,
+        }
+    }
+}
+
+/// The files of one instance.
+pub(crate) struct FileState {
+    directories: Arc<Directories>,
+    pub(super) books: Books,
+    /// By descriptor.
+    pub(super) handles: HashMap<u32, Handle>,
+    pub(super) listings: HashMap<u32, Handle>,
+    pub(super) context: WasiFilesystemCtx,
+    /// Made when the guest first asks what it has.
+    scratch: Option<(ScratchDir, Dir)>,
+}
+
+impl FileState {
+    /// The directories that may be read, with the places where the guest sees them.
+    pub(super) fn read(&self) -> &[(Dir, String)] {
+        &self.directories.read
+    }
+
+    pub(super) fn shows_times(&self) -> bool {
+        self.directories.times
+    }
+
+    /// The private directory, if there is one.
+    pub(super) fn scratch(&mut self) -> wasmtime::Result<Option<Dir>> {
+        if self.directories.scratch.is_none() {
+            return Ok(None);
+        }
+        if self.scratch.is_none() {
+            let made = ScratchDir::new()?;
+            let file = cap_std::fs::Dir::open_ambient_dir(made.path(), ambient_authority())?.into_std_file();
+            let dir = Dir::new(file, FsPerms::ReadWrite, OpenMode::READ | OpenMode::WRITE, false);
+            self.scratch = Some((made, dir));
+        }
+        Ok(self.scratch.as_ref().map(|(_, dir)| dir.clone()))
+    }
+}
