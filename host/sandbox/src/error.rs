@@ -122,7 +122,7 @@ pub struct Failure {
     pub log: String,
     /// The innermost functions of the plugin that were running, the innermost first; with source lines where
     /// the component has debug information. Not part of the one line that `Display` writes.
-    pub trace: Vec<String>,
+    pub trace: Box<[String]>,
 }
 
 /// Why a call failed.

@@ -173,7 +173,8 @@ impl Surface {
         if Parser::is_core_wasm(bytes) {
             return Err(Bad::CoreModule);
         }
-        let corrupt = |error: wasmparser::BinaryReaderError| Bad::Corrupt(quote::beginning(&error.to_string()));
+        let corrupt =
+            |error: wasmparser::BinaryReaderError| Bad::Corrupt(quote::beginning(&error.to_string()));
         Validator::new_with_features(WasmFeatures::all()).validate_all(bytes).map_err(corrupt)?;
         let mut surface = Surface::default();
         // The parser goes into nested modules and components; only the outermost one has the plugin's surface.

@@ -42,11 +42,9 @@ impl MemoryLimit {
         let bytes = usize::try_from(mib.saturating_mul(1 << 20)).unwrap_or(usize::MAX);
         Self { mib, bytes, used: 0, table_elements, elements: 0, refused: None }
     }
-}
 
-impl MemoryLimit {
     /// What is used, in bytes.
-    pub(crate) fn bytes(&self) -> usize {
+    pub(crate) fn used(&self) -> usize {
         self.used
     }
 }

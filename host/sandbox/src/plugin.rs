@@ -166,11 +166,11 @@ impl Plugin {
         let limits = &self.limits;
         let (cause, trace) = match ended {
             Ok(Ok(_)) if store.data().host_calls > limits.host_calls => {
-                (Cause::HostCalls { limit: limits.host_calls }, Vec::new())
+                (Cause::HostCalls { limit: limits.host_calls }, Box::default())
             }
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(error)) => (self.cause(&error, store.data()), trace::of(&error)),
-            Err(_) => (Cause::Time { limit_s: limits.call_s }, Vec::new()),
+            Err(_) => (Cause::Time { limit_s: limits.call_s }, Box::default()),
         };
         Err(Failure { trace, ..self.failure(rollout, cause, Some(store.data())) })
     }
@@ -188,14 +188,15 @@ impl Plugin {
         let left = store.get_fuel().ok();
         let fuel = self.limits.fuel.zip(left).map(|(limit, left)| limit.saturating_sub(left));
         let data = store.data();
-        let cost = Cost { cpu: data.meter.total(), fuel, memory: data.memory.bytes(), printed: data.log.take() };
+        let cost =
+            Cost { cpu: data.meter.total(), fuel, memory: data.memory.used(), printed: data.log.take() };
         told(&cost);
     }
 
     /// The failure of a call: `data` holds what the instance printed.
     pub(crate) fn failure(&self, rollout: Option<RolloutId>, cause: Cause, data: Option<&Data>) -> Failure {
         let log = data.map_or_else(String::new, |data| data.log.tail());
-        Failure { plugin: self.info.name.clone(), rollout, cause, log, trace: Vec::new() }
+        Failure { plugin: self.info.name.clone(), rollout, cause, log, trace: Box::default() }
     }
 
     /// The component's exports are not those of its world.
@@ -233,7 +234,9 @@ impl Plugin {
             Some(Trap::MemoryOutOfBounds) if is_recursion(error) => Cause::Stack,
             Some(trap) => Cause::Trap(trap.to_string()),
             // What goes wrong outside of the guest's code is that the host cannot read what it returned.
-            None if !error.is::<WasmBacktrace>() => Cause::BadReturn(quote::beginning(&error.root_cause().to_string())),
+            None if !error.is::<WasmBacktrace>() => {
+                Cause::BadReturn(quote::beginning(&error.root_cause().to_string()))
+            }
             None => Cause::Trap(quote::beginning(&error.root_cause().to_string())),
         }
     }

@@ -32,8 +32,8 @@ const MACHINERY: [&str; 16] = [
 const GLUE: [&str; 3] = ["_export_", "export_", "__export"];
 
 /// The innermost functions of the plugin's own, the innermost first, each as `name at file:line`.
-pub(crate) fn of(error: &wasmtime::Error) -> Vec<String> {
-    let Some(trace) = error.downcast_ref::<WasmBacktrace>() else { return Vec::new() };
+pub(crate) fn of(error: &wasmtime::Error) -> Box<[String]> {
+    let Some(trace) = error.downcast_ref::<WasmBacktrace>() else { return Box::default() };
     let all: Vec<Place> = trace.frames().iter().flat_map(places).collect();
     let begin = all.iter().position(|place| !place.is_machinery()).unwrap_or(0);
     all[begin..].iter().take_while(|place| !place.is_glue()).take(FRAMES).map(Place::told).collect()
@@ -100,7 +100,10 @@ mod tests {
     fn the_library_and_generated_code_are_told_from_the_authors_functions() {
         let place = |name: &str| Place { name: plain(name), source: None };
         assert!(place("_ZN3std9panicking11begin_panic17h0123456789abcdefE").is_machinery());
-        assert!(Place { source: Some("/rustc/59/library/core/src/str.rs:3".into()), ..place("get") }.is_machinery());
+        assert!(
+            Place { source: Some("/rustc/59/library/core/src/str.rs:3".into()), ..place("get") }
+                .is_machinery()
+        );
         assert!(!place("stdin_reader::read").is_machinery() && !place("hostile::recurse").is_machinery());
         assert!(place("molt:plugin/reward@0.2.0#score").is_glue() && place("_export_score_cabi").is_glue());
         assert!(!place("grade::score").is_glue());
