@@ -37,7 +37,7 @@ pub struct Judge;
 
 impl Reward for Judge {
     fn score(sample: Sample) -> Verdict {
-        judge(&sample, |messages, sampling| chat(messages, sampling))
+        judge(&sample, chat)
     }
 }
 
