@@ -7,7 +7,9 @@ use thiserror::Error;
 use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{Component, Linker, LinkerInstance, Resource, ResourceType, Val};
 use wasmtime::{Engine, StoreContextMut};
-use wasmtime_wasi::p2::bindings::filesystem::types::{DescriptorType, ErrorCode};
+use wasmtime_wasi::p2::bindings::filesystem::types::{
+    DescriptorFlags, DescriptorType, ErrorCode, OpenFlags, PathFlags,
+};
 use wasmtime_wasi::p2::{DynInputStream, DynOutputStream, DynPollable, IoError};
 
 use crate::plugin::Data;
@@ -82,6 +84,18 @@ fn link_function(linked: &mut LinkerInstance<'_, Data>, import: &str, name: &str
             store.data_mut().counted();
             Ok((Ok::<_, ErrorCode>(DescriptorType::Directory),))
         }),
+        // Python looks for a line of code that came from no file, to show it with an error, in `<string>` and the
+        // like: there is no such file anywhere.
+        "[method]descriptor.open-at" => linked.func_wrap(
+            name,
+            |mut store, (_, _, path, _, _): (Resource<Nothing>, PathFlags, String, OpenFlags, DescriptorFlags)| {
+                store.data_mut().counted();
+                if path.starts_with('<') && path.ends_with('>') {
+                    return Ok((Err::<Resource<Nothing>, _>(ErrorCode::NoEntry),));
+                }
+                Err(refusal("a file", "open-at", &[Val::String(path)]).into())
+            },
+        ),
         // A standard library asks this of any failed write, to standard output too.
         "filesystem-error-code" => linked.func_wrap(name, |mut store, (_,): (Resource<IoError>,)| {
             store.data_mut().counted();
@@ -92,7 +106,7 @@ fn link_function(linked: &mut LinkerInstance<'_, Data>, import: &str, name: &str
             give(results, nothing(store)?)
         }),
         _ => {
-            let function = name.rsplit('.').next().unwrap_or(name).to_owned();
+            let function = quote::beginning(name.rsplit('.').next().unwrap_or(name));
             let what = if import.starts_with("wasi:filesystem/") { "a file" } else { "the network" };
             linked.func_new(name, move |_, _, arguments, _| Err(refusal(what, &function, arguments).into()))
         }

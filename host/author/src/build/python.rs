@@ -40,7 +40,12 @@ pub(super) fn build(project: &Project, out: &Path) -> Result<(), AuthorError> {
         command
     };
     // For editors and for tests in plain Python. They appear with the first build, even one that fails.
-    run(project, componentize(&["bindings"]).arg(project.dir.join("molt/bindings")))?;
+    let bindings = project.dir.join("molt/bindings");
+    if bindings.is_dir() {
+        fs::remove_dir_all(&bindings)
+            .or_failed(format!("{} cannot be replaced", bindings.display()), "make it writable")?;
+    }
+    run(project, componentize(&["bindings"]).arg(&bindings))?;
     let mut command = componentize(&["componentize", "molt_entry"]);
     command.arg("--output").arg(out);
     command.arg("--python-path").arg(&project.dir).arg("--python-path").arg(scratch.path());
