@@ -219,3 +219,32 @@ fn from_transition(transition: wit::Transition) -> Result<Transition, Cause> {
         metrics: convert::from_metrics(transition.metrics)?,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn saying(messages: Vec<types::Message>) -> wit::Transition {
+        wit::Transition { messages, reward: None, solved: None, done: false, metrics: Vec::new() }
+    }
+
+    fn message(role: types::Role) -> types::Message {
+        types::Message { role, content: "go on".into() }
+    }
+
+    #[test]
+    fn an_environment_does_not_speak_for_the_model() {
+        use types::Role::{Assistant, System, Tool, User};
+        let answer = from_transition(saying([System, User, Tool].map(message).into()));
+        assert_eq!(answer.map(|transition| transition.messages.len()), Ok(3));
+        let forged = from_transition(saying([User, Assistant].map(message).into()));
+        assert!(matches!(forged, Err(Cause::BadReturn(what)) if what.contains("assistant")));
+    }
+
+    #[test]
+    fn an_environment_says_a_thousand_messages_at_most() {
+        let many = |count| from_transition(saying(vec![message(types::Role::User); count]));
+        assert!(many(1000).is_ok());
+        assert!(matches!(many(1001), Err(Cause::BadReturn(what)) if what.contains("1001 messages")));
+    }
+}
