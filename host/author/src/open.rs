@@ -56,7 +56,7 @@ impl Target {
         let file = library.find(&name).or_user(refused(), help)?;
         let info = molt_sandbox::inspect(&file).or_user(refused(), help)?;
         let access = plugins.access_of(&info.name);
-        let sandbox = sandbox()?;
+        let sandbox = sandbox()?.with_source_lines();
         if judge.url.is_some() {
             let help = "judge.url and judge.key_env say where it is, and which variable holds its key";
             let endpoint = JudgeEndpoint::new(&judge).or_user("the judge cannot be asked", help)?;

@@ -27,6 +27,7 @@ mod reference;
 mod refuse;
 mod reward;
 mod sandbox;
+mod strip;
 mod trace;
 mod wasi;
 

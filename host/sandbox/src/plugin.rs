@@ -215,8 +215,9 @@ impl Plugin {
         if error.is::<TooManyHostCalls>() {
             return Cause::HostCalls { limit: self.limits.host_calls };
         }
-        // The type of this error is private to wasmtime.
-        if error.chain().any(|link| link.to_string().contains("too much data is being copied")) {
+        // The type of this error is private to wasmtime. Only the innermost is looked at: the text of a backtrace
+        // has names demangled, and a few bytes of a name can be gigabytes of text.
+        if error.root_cause().to_string().contains("too much data is being copied") {
             return Cause::Output { limit_kib: self.limits.output_kib };
         }
         if let Some(full) = error.downcast_ref::<PoolConcurrencyLimitError>() {

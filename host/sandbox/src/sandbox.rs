@@ -19,7 +19,7 @@ use crate::model::ChatModel;
 use crate::observe::{Cost, Observer};
 use crate::plugin::{Data, Plugin};
 use crate::reward::Reward;
-use crate::{quote, refuse, wasi};
+use crate::{quote, refuse, strip, wasi};
 
 /// Episodes that may be open at a time, over all environments. More wait.
 const EPISODES: u32 = 6144;
@@ -46,6 +46,7 @@ pub struct Sandbox {
     sessions: Arc<Semaphore>,
     models: Arc<Models>,
     observer: Option<Observer>,
+    source_lines: bool,
 }
 
 /// The models that plugins may ask, as far as the run has them.
@@ -76,6 +77,7 @@ impl Sandbox {
             sessions: slots(SESSIONS),
             models: Arc::default(),
             observer: None,
+            source_lines: false,
         })
     }
 
@@ -83,6 +85,14 @@ impl Sandbox {
     #[must_use]
     pub fn observe(mut self, told: impl Fn(&Cost) + Send + Sync + 'static) -> Self {
         self.observer = Some(Observer(Arc::new(told)));
+        self
+    }
+
+    /// Has the traces of plugins that are loaded from now on tell source lines. For their authors: the host looks
+    /// them up in what the plugin says of itself, which no limit bounds.
+    #[must_use]
+    pub fn with_source_lines(mut self) -> Self {
+        self.source_lines = true;
         self
     }
 
@@ -175,6 +185,8 @@ impl Sandbox {
         };
         let limits = access.limits;
         let runtime = self.engines.of(&limits)?;
+        let bytes = if self.source_lines { Ok(bytes) } else { strip::debug_information(bytes) };
+        let bytes = bytes.map_err(|error| link(error.into()))?;
         let component = Component::from_binary(&runtime.engine, &bytes).map_err(link)?;
         let mut linker = runtime.linker;
         refuse::link(&mut linker, &runtime.engine, &component, granted.has_files()).map_err(link)?;
