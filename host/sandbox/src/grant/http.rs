@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
-use wasmtime::component::Linker;
+use wasmtime::StoreContextMut;
+use wasmtime::component::{Linker, Resource};
+use wasmtime_wasi_http::p2::bindings::http::types::{self, HostOutgoingRequest as _, Method as AnyMethod};
 use wasmtime_wasi_http::p2::bindings::{LinkOptions, http as bindings};
 use wasmtime_wasi_http::{
     DEFAULT_FORBIDDEN_HEADERS, Error, ForbiddenHeaderFilter, RequestOptions, WasiBody, WasiHttp, WasiHttpCtx,
@@ -30,8 +32,18 @@ const UNDER_WAY: usize = 16;
 /// Bytes of a path with its query.
 const PATH: usize = 8 << 10;
 
+/// Bytes that a guest may write at once. The host keeps two such pieces of every request that is not sent yet, and a
+/// guest may have as many of these as it may have handles.
+const CHUNK: usize = 16 << 10;
+
+/// Bytes of a method.
+const METHOD: usize = 32;
+
 /// Headers that say how the message is sent, which is the host's business.
 const FORBIDDEN: [HeaderName; 4] = [header::CONTENT_LENGTH, header::TE, header::TRAILER, header::EXPECT];
+
+/// The version of the interface that wasmtime links, which serves all others of 0.2.
+const TYPES: &str = "wasi:http/types@0.2.12";
 
 type Exchange = (Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>);
 
@@ -117,7 +129,19 @@ struct Hooks {
 pub(crate) fn link(linker: &mut Linker<Data>) -> wasmtime::Result<()> {
     let options = LinkOptions::default();
     bindings::outgoing_handler::add_to_linker::<Data, WasiHttp>(linker, view)?;
-    bindings::types::add_to_linker::<Data, WasiHttp>(linker, &(&options).into(), view)
+    bindings::types::add_to_linker::<Data, WasiHttp>(linker, &(&options).into(), view)?;
+    // A method may be any word, and a request that is not sent yet keeps it.
+    linker.instance(TYPES)?.func_wrap(
+        "[method]outgoing-request.set-method",
+        |mut store: StoreContextMut<'_, Data>,
+         (request, method): (Resource<types::OutgoingRequest>, AnyMethod)| {
+            let mut view = view(store.data_mut());
+            if matches!(&method, AnyMethod::Other(word) if word.len() > METHOD) {
+                return Ok((Err(()),));
+            }
+            Ok((view.set_method(request, method)?,))
+        },
+    )
 }
 
 fn view(data: &mut Data) -> WasiHttpCtxView<'_> {
@@ -133,6 +157,10 @@ impl WasiHttpHooks for Hooks {
 
     fn set_host_header(&mut self) -> bool {
         false
+    }
+
+    fn p2_outgoing_body_chunk_size(&mut self) -> usize {
+        CHUNK
     }
 
     fn send_request(
@@ -155,7 +183,8 @@ impl WasiHttpHooks for Hooks {
             if self.refused > 1 {
                 return;
             }
-            let (method, uri) = (request.method(), quote::beginning(&request.uri().to_string()));
+            let [method, uri] = [request.method().to_string(), request.uri().to_string()];
+            let (method, uri) = (quote::beginning(&method), quote::beginning(&uri));
             tracing::warn!(plugin = http.plugin, "refused to send {method} {uri}, which is not granted");
         });
         let slot = self.slots.clone().try_acquire_owned();

@@ -200,3 +200,13 @@ async fn few_requests_are_under_way_at_a_time() {
     let said = answer(&reward, &line.repeat(20)).await;
     assert_eq!(said, ["200 fine"; 20].join("|"));
 }
+
+#[tokio::test]
+async fn a_method_is_a_short_word() {
+    let server = Server::start(|_, _| ok("reached")).await;
+    let reward = client(vec![format!("* {}", server.origin())]);
+    let send = |letters: usize| format!("{} http 127.0.0.1:{} /", "A".repeat(letters), server.port);
+    assert_eq!(answer(&reward, &send(32)).await, "200 reached");
+    let said = answer(&reward, &send(33)).await;
+    assert!(said.contains("method"), "{said}");
+}
