@@ -25,7 +25,7 @@ impl Estimator for TurnCredit {
         let gamma = f64::from(batch.gamma);
         let returns: Vec<Vec<f64>> =
             (0..batch.rewards.len()).map(|rollout| returns(batch.turn_rewards_of(rollout), gamma)).collect();
-        let mut advantages: Vec<Vec<f64>> = returns.iter().map(|turns| vec![0.0; turns.len()]).collect();
+        let mut advantages = vec![Vec::new(); returns.len()];
         for members in batch.rollouts_by_group() {
             let longest = members.iter().map(|&rollout| returns[rollout].len()).max().unwrap_or(0);
             for turn in 0..longest {
@@ -34,7 +34,7 @@ impl Estimator for TurnCredit {
                 let there: Vec<(usize, f64)> = there.collect();
                 let values: Vec<f64> = there.iter().map(|(_, value)| *value).collect();
                 for ((rollout, _), advantage) in there.into_iter().zip(leave_one_out(&values)) {
-                    advantages[rollout][turn] = advantage;
+                    advantages[rollout].push(advantage);
                 }
             }
         }
