@@ -13,6 +13,10 @@ use crate::quote;
 /// Size of a plugin file at most: a large language runtime has 20 MiB, and all of it is read and compiled.
 const FILE_MIB: u64 = 64;
 
+/// Modules and components in each other: compilers make three. To validate and compile more takes time that grows
+/// with the square.
+const NESTED: usize = 50;
+
 /// What a plugin does, which is the interface that it exports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -165,6 +169,22 @@ impl Bad {
     }
 }
 
+/// Whether more is nested than any compiler nests. What cannot be read is for the validator to tell.
+fn is_deep(bytes: &[u8]) -> bool {
+    let mut depth = 0_usize;
+    for payload in Parser::new(0).parse_all(bytes).map_while(Result::ok) {
+        match payload {
+            Payload::Version { .. } => depth += 1,
+            Payload::End(_) => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > NESTED {
+            return true;
+        }
+    }
+    false
+}
+
 impl Surface {
     fn of(bytes: &[u8]) -> Result<Self, Bad> {
         if !bytes.starts_with(b"\0asm") {
@@ -172,6 +192,9 @@ impl Surface {
         }
         if Parser::is_core_wasm(bytes) {
             return Err(Bad::CoreModule);
+        }
+        if is_deep(bytes) {
+            return Err(Bad::Corrupt(format!("it has more than {NESTED} components in each other")));
         }
         let corrupt =
             |error: wasmparser::BinaryReaderError| Bad::Corrupt(quote::beginning(&error.to_string()));

@@ -188,6 +188,24 @@ fn an_interface_without_its_functions_is_refused() {
 }
 
 #[test]
+fn components_without_end_in_each_other_are_refused_at_once() {
+    let begin = b"\0asm\x0d\0\x01\0";
+    let mut innermost = begin.to_vec();
+    for _ in 0..20_000 {
+        let length = (0..4).map(|digit| (innermost.len() >> (7 * digit)) as u8 & 0x7f | 0x80);
+        let section = [&[4][..], &length.collect::<Vec<u8>>(), &[0]].concat();
+        // Written from its end to its beginning: all that is within comes first.
+        innermost.extend(section.iter().rev().chain(begin.iter().rev()));
+    }
+    let outside: Vec<u8> = innermost[begin.len()..].iter().rev().copied().collect();
+    let dir = tempfile::tempdir().unwrap();
+    let start = std::time::Instant::now();
+    let sentence = refused(&written(dir.path(), "onion.wasm", &[&outside[..], begin].concat()));
+    assert!(sentence.ends_with("it has more than 50 components in each other"), "{sentence}");
+    assert!(start.elapsed().as_secs() < 5, "{:?}", start.elapsed());
+}
+
+#[test]
 fn compiled_code_is_cached_where_only_the_user_may_write() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
