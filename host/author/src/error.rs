@@ -69,9 +69,9 @@ pub fn chain(error: &dyn Error) -> Vec<String> {
 
 impl fmt::Display for AuthorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "error: {}", self.error)?;
+        write!(f, "error: {}", harmless(&self.error))?;
         for cause in &self.because {
-            write!(f, "\n  because {}", cause.replace('\n', "\n    "))?;
+            write!(f, "\n  because {}", harmless(cause).replace('\n', "\n    "))?;
         }
         if self.help.is_empty() {
             Ok(())
@@ -79,6 +79,11 @@ impl fmt::Display for AuthorError {
             write!(f, "\n  help: {}", self.help.replace('\n', "\n    "))
         }
     }
+}
+
+/// Without what moves a terminal's cursor: a registry's words and a file's name may hold anything.
+fn harmless(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control() || "\n\t".contains(*c)).collect()
 }
 
 impl Error for AuthorError {}
@@ -113,5 +118,15 @@ mod tests {
         let stop = AuthorError::failed("it broke", "").because(&Told(std::io::Error::other("disk full")));
         assert_eq!(stop.to_string(), "error: it broke\n  because cannot write x: disk full\n    second line");
         assert_eq!(stop.code, 1);
+    }
+
+    #[test]
+    fn what_others_say_does_not_reach_the_terminal_as_commands() {
+        let answer = std::io::Error::other("\x1b[2Jall is well\r\u{9b}1A\nreally");
+        let stop = AuthorError::user("evil\x07.wasm cannot be added", "").because(&answer);
+        assert_eq!(
+            stop.to_string(),
+            "error: evil.wasm cannot be added\n  because [2Jall is well1A\n    really"
+        );
     }
 }
