@@ -7,6 +7,7 @@ mod add;
 mod args;
 mod batch;
 mod bench;
+mod bindings;
 mod build;
 mod cases;
 mod check;

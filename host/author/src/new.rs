@@ -1,9 +1,9 @@
 //! `molt plugin new`.
 
-use crate::embedded;
 use crate::error::{AuthorError, OrAuthor};
 use crate::present::print;
 use crate::project::{Kind, Lang, check_name};
+use crate::{bindings, embedded};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -66,6 +66,7 @@ fn make(name: &str, kind: Kind, lang: Lang, dir: &Path) -> Result<(), AuthorErro
         }
     }
     if lang == Lang::Rust {
+        bindings::write_out(dir)?;
         write(&dir.join("Cargo.lock"), embedded::CARGO_LOCK.as_bytes())?;
     }
     Ok(())
