@@ -50,6 +50,11 @@ fn component(kind: &str, language: &str) -> String {
         fs::create_dir_all(&folder).unwrap();
         let part = folder.join(format!(".{language}-{kind}-{}", std::process::id()));
         fs::copy(source.join("example.wasm"), &part).unwrap();
+        for old in files(&folder) {
+            if old.file_name().unwrap().to_string_lossy().starts_with(&format!("{language}-{kind}-")) {
+                fs::remove_file(old).unwrap();
+            }
+        }
         fs::rename(part, &component).unwrap();
     }
     component.to_str().unwrap().to_owned()
