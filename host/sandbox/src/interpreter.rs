@@ -50,7 +50,22 @@ impl Interpreter {
     /// # Errors
     /// The plugin crashed, hit a limit, or asked for what is not granted.
     pub async fn open(&self, call: Call) -> Result<Session, Failure> {
-        let mut store = self.plugin.store(call).await;
+        let store = self.plugin.store(call).await;
+        self.begin(store, call).await
+    }
+
+    /// As [`open`](Self::open), without waiting for room: whoever holds one session and waits for another could
+    /// wait for somebody who does the same.
+    pub(crate) async fn open_now(&self, call: Call) -> Result<Session, Failure> {
+        let no_room = || {
+            let cause = Cause::Full("all sessions are taken".into());
+            self.plugin.failure(call.rollout, cause, None)
+        };
+        let store = self.plugin.store_now(call).ok_or_else(no_room)?;
+        self.begin(store, call).await
+    }
+
+    async fn begin(&self, mut store: Store<Data>, call: Call) -> Result<Session, Failure> {
         let run = async |store: &mut Store<Data>| {
             let instance = self.component.instantiate_async(&mut *store).await?;
             let session = instance.molt_plugin_code().session().call_constructor(store).await?;

@@ -91,12 +91,23 @@ impl Plugin {
     /// The host's side of a new instance: an empty world whose randomness is `seed`, and the limits.
     /// Waits while as many instances are alive as may be.
     pub(crate) async fn store(&self, call: Call) -> Store<Data> {
-        let seed = call.seed;
         let [own, kind] = &self.slots;
         let slot = async |slots: &Arc<Semaphore>| {
             slots.clone().acquire_owned().await.expect("the semaphore is never closed")
         };
         let slots = [slot(own).await, slot(kind).await];
+        self.store_in(slots, call)
+    }
+
+    /// As [`store`](Self::store), if there is room for an instance right now.
+    pub(crate) fn store_now(&self, call: Call) -> Option<Store<Data>> {
+        let [own, kind] = &self.slots;
+        let slots = [own.clone().try_acquire_owned().ok()?, kind.clone().try_acquire_owned().ok()?];
+        Some(self.store_in(slots, call))
+    }
+
+    fn store_in(&self, slots: [OwnedSemaphorePermit; 2], call: Call) -> Store<Data> {
+        let seed = call.seed;
         let log = Log::new(kib(self.limits.log_kib));
         let clock = Clock::default();
         let mut wasi = WasiCtx::builder();

@@ -27,13 +27,15 @@ pub(crate) struct CodeState {
     call: Call,
     /// Sessions now, without those in excess.
     open: usize,
+    /// Sessions that have an instance of the interpreter now.
+    live: usize,
     /// Instances of the interpreter so far; each has its own randomness.
     begun: u64,
 }
 
 impl CodeState {
     pub(crate) fn new(interpreter: Option<Interpreter>, call: Call) -> Self {
-        Self { interpreter, call, open: 0, begun: 0 }
+        Self { interpreter, call, open: 0, live: 0, begun: 0 }
     }
 }
 
@@ -78,9 +80,11 @@ impl wit::HostSession for View<'_> {
             return Ok(Err(wit::Stopped::Crashed("no interpreter is granted".into())));
         };
         let begun = held.session.take();
-        if begun.is_none() {
-            self.state.begun += 1;
+        match begun {
+            Some(_) => self.state.live -= 1,
+            None => self.state.begun += 1,
         }
+        let holds_another = self.state.live > 0;
         let seed = super::nth_seed(self.state.call.seed, Purpose::Session, self.state.begun);
         let call = Call { seed, ..self.state.call };
         // A task of its own: the interpreter's CPU time is not that of the instance that waits for it. It ends
@@ -88,6 +92,7 @@ impl wit::HostSession for View<'_> {
         let run = wasmtime_wasi::runtime::spawn(async move {
             let mut session = match begun {
                 Some(session) => session,
+                None if holds_another => interpreter.open_now(call).await?,
                 None => interpreter.open(call).await?,
             };
             let output = session.run(&code).await?;
@@ -96,6 +101,7 @@ impl wit::HostSession for View<'_> {
         Ok(match run.await {
             Ok((session, output)) => {
                 held.session = Some(session);
+                self.state.live += 1;
                 Ok(wit::Output { printed: output.printed, value: output.value, error: output.error })
             }
             Err(failure) => Err(stopped(&failure)),
@@ -105,6 +111,7 @@ impl wit::HostSession for View<'_> {
     async fn drop(&mut self, held: Resource<CodeSession>) -> wasmtime::Result<()> {
         let session = self.table.delete(held)?;
         self.state.open -= usize::from(!session.excess);
+        self.state.live -= usize::from(session.session.is_some());
         Ok(())
     }
 }

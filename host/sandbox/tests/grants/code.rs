@@ -102,3 +102,20 @@ fn a_grant_that_cannot_be_given_is_found_at_the_start() {
     let error = load(Grants { code: Some("no-such-interpreter".into()), ..Grants::default() });
     assert!(matches!(error, LoadError::NotFound { .. }), "{error}");
 }
+
+#[tokio::test]
+async fn nobody_waits_for_a_session_with_another_in_hand() {
+    // Room for two, one each: whoever waited for a second here would wait for the other for ever.
+    let environment = granted(Limits { instances: 2, ..limits() });
+    let (mut one, mut two) = (open(&environment, 1).await, open(&environment, 2).await);
+    assert_eq!(step(&mut one, "remember one").await, "");
+    assert_eq!(step(&mut two, "remember two").await, "");
+    for (episode, held) in [(&mut one, "one"), (&mut two, "two")] {
+        let said = step(episode, "session 1\nprint on\nsession 0\nrecall").await;
+        assert!(said.contains("crashed") && said.contains("all sessions are taken"), "{said}");
+        assert!(said.ends_with(held), "what it holds it keeps: {said}");
+    }
+    drop(two);
+    let said = step(&mut one, "session 1\nprint on").await;
+    assert!(said.ends_with("|on"), "there is room again: {said}");
+}
