@@ -4,8 +4,8 @@ use molt_core::chat::{Message, Role, Task};
 use molt_core::ids::{GroupId, RolloutId};
 use molt_core::settings::{Access, Limits};
 use molt_sandbox::{Action, Call, EstimatorBatch, Failure, Library, LoadError, Sample, Sandbox};
-use molt_tests::target_dir;
-use std::path::{Path, PathBuf};
+use molt_tests::{plugins, target_dir};
+use std::path::Path;
 use std::sync::LazyLock;
 
 pub(crate) static SANDBOX: LazyLock<Sandbox> =
@@ -196,16 +196,7 @@ fn part_of(part: &str, name: &str, answer: &str) -> Result<Option<&'static str>,
 
 /// The shipped plugins and the hostile ones.
 pub(crate) fn library() -> Library {
-    Library::new(&[built("plugins"), built("plugins-test")])
-}
-
-/// `plugins` or `plugins-test`: in `MOLT_TEST_PLUGINS`, or above the place that this test runs from.
-fn built(folder: &str) -> PathBuf {
-    let given = std::env::var_os("MOLT_TEST_PLUGINS").map(PathBuf::from).into_iter();
-    let executable = std::env::current_exe().expect("a test has a path");
-    let above: Vec<PathBuf> = executable.ancestors().skip(1).map(Into::into).collect();
-    let folders = given.chain(above).map(|place| place.join(folder));
-    folders.into_iter().find(|folder| folder.is_dir()).expect("run `cargo xtask plugins` first")
+    Library::new(&plugins())
 }
 
 /// For rollout 3.`member`.

@@ -22,13 +22,17 @@ pub fn from_module(world: &str, mut module: Vec<u8>) -> Vec<u8> {
     encoder.encode().unwrap_or_else(|error| panic!("{error:#}"))
 }
 
-fn resolve(world: &str) -> (Resolve, WorldId) {
+/// The contract, WASI as far as hostile components call it, and one of their worlds.
+pub(crate) fn resolve(world: &str) -> (Resolve, WorldId) {
     let mut resolve = Resolve::default();
     resolve.push_dir(root().join("wit/0.2.0")).expect("the contract");
-    let path = root().join("tests/wit/hostile.wit");
-    let text = std::fs::read_to_string(&path).expect("the worlds");
-    let package = resolve.push_str(&path, &text).expect("the worlds fit the contract");
-    let world = resolve.select_world(&[package], Some(world)).expect("the world");
+    let mut package = None;
+    for file in ["tests/wit/wasi.wit", "tests/wit/hostile.wit"] {
+        let path = root().join(file);
+        let text = std::fs::read_to_string(&path).expect("the worlds");
+        package = Some(resolve.push_str(&path, &text).unwrap_or_else(|error| panic!("{error:#}")));
+    }
+    let world = resolve.select_world(package.as_slice(), Some(world)).expect("the world");
     (resolve, world)
 }
 

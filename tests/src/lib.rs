@@ -1,6 +1,7 @@
 //! What the end-to-end tests share: the binary under test, a small model, and a place to write.
 
 pub mod component;
+pub mod puppet;
 
 use serde_json::Value;
 use std::fs::{self, File};
@@ -13,8 +14,9 @@ use std::sync::OnceLock;
 pub fn root() -> &'static Path {
     static ROOT: OnceLock<PathBuf> = OnceLock::new();
     ROOT.get_or_init(|| {
-        let tests = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs the tests");
-        Path::new(&tests).parent().expect("tests/ lies in the repository").to_path_buf()
+        let package = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs the tests");
+        let root = Path::new(&package).ancestors().find(|place| place.join("Cargo.lock").is_file());
+        root.expect("the package lies in the repository").to_path_buf()
     })
 }
 
@@ -22,6 +24,18 @@ pub fn root() -> &'static Path {
 pub fn target_dir() -> PathBuf {
     let exe = std::env::current_exe().expect("a running test has a path");
     exe.ancestors().nth(3).expect("a test runs in <target>/<profile>/deps").to_path_buf()
+}
+
+/// Where `cargo xtask plugins` put what ships, and the fixtures of tests: in `MOLT_TEST_PLUGINS`, or above the place
+/// that this test runs from.
+pub fn plugins() -> [PathBuf; 2] {
+    let given = std::env::var_os("MOLT_TEST_PLUGINS").map(PathBuf::from);
+    let exe = std::env::current_exe().expect("a running test has a path");
+    let places: Vec<PathBuf> = given.into_iter().chain(exe.ancestors().skip(1).map(Into::into)).collect();
+    ["plugins", "plugins-test"].map(|folder| {
+        let found = places.iter().map(|place| place.join(folder)).find(|folder| folder.is_dir());
+        found.expect("run `cargo xtask plugins` first")
+    })
 }
 
 /// The `molt` binary, built once per test run so that it is never older than the sources.

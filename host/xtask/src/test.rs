@@ -1,6 +1,6 @@
 //! Everything that continuous integration checks.
 
-use crate::{audit, interpreters, plugins, process, registry, setup, smollm2};
+use crate::{audit, fuzz, interpreters, plugins, process, registry, setup, smollm2};
 use anyhow::Result;
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,8 @@ pub(crate) fn test() -> Result<()> {
     ] {
         stage(&mut stages, name, || process::run(&mut process::cargo(arguments)))?;
     }
+    let briefly = fuzz::Options { seconds: 30, ..fuzz::Options::default() };
+    stage(&mut stages, "fuzz", || fuzz::run(&cache, &briefly))?;
     println!();
     for (name, duration) in stages {
         println!("{name:<12} {}", clock(duration));
