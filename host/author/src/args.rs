@@ -32,6 +32,15 @@ pub(crate) struct SearchPath {
 pub fn command() -> Command {
     let command = Command::new("plugin")
         .about("Write, check, try and share plugins: agents, rewards and estimators")
+        .after_help(
+            "A first plugin, here called brevity:\n  \
+             new brevity --kind reward   makes a project, in Rust unless --lang says otherwise\n  \
+             build brevity               writes brevity/brevity.wasm\n  \
+             check brevity               tries it on what is hard\n  \
+             test brevity                tries the cases in brevity/cases.toml\n  \
+             run brevity --label 4       scores what you type\n\
+             The one file is all that a run, or anybody else, needs: molt train --reward.name brevity/brevity.wasm",
+        )
         .subcommand_required(true)
         .arg_required_else_help(true);
     Request::augment_subcommands(command)

@@ -63,3 +63,34 @@ fn files(dir: &'static Dir<'static>, root: &Path, to: &Path) -> Vec<Placed> {
     }
     found
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_of_a_kind_has_the_same_cases_in_every_language() {
+        let cases = |kind, lang| {
+            let files = template(kind, lang)?;
+            files.into_iter().find(|(path, _)| path == Path::new("cases.toml")).map(|(_, contents)| contents)
+        };
+        for kind in [Kind::Reward, Kind::Environment, Kind::Estimator] {
+            let expected = cases(kind, Lang::Rust).expect("Rust has every kind");
+            for lang in Lang::value_variants() {
+                assert!(cases(kind, *lang) == Some(expected), "{kind} in {lang}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_goes_into_a_project_is_the_sdk_without_its_templates() {
+        for lang in Lang::value_variants() {
+            let files = support(*lang);
+            assert!(files.iter().any(|(path, _)| path == Path::new("molt/wit/0.2.0/types.wit")), "{lang}");
+            let stray = |path: &Path| {
+                path.components().any(|part| part.as_os_str().to_string_lossy().starts_with("template"))
+            };
+            assert!(!files.iter().any(|(path, _)| stray(path)), "{lang}");
+        }
+    }
+}

@@ -204,7 +204,7 @@ fn python_math(access: impl Into<Access>) -> Result<Environment, LoadError> {
 fn granted() -> Environment {
     let grants = Grants { code: Some("python".into()), ..Grants::default() };
     let code_limits = Limits { cpu_ms: 500, ..limits() };
-    python_math(Access { limits: limits(), grants, code_limits, ..Access::default() }).unwrap()
+    python_math(Access { limits: limits(), grants, code_limits }).unwrap()
 }
 
 fn say(text: &str) -> Action {

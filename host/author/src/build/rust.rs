@@ -53,11 +53,11 @@ fn check_target(dir: &Path) -> Result<(), AuthorError> {
 /// The last component among the files that cargo reports: that of the package itself, after its dependencies.
 fn artifact(messages: &str) -> Option<PathBuf> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let files = messages.filter(|message| message["reason"] == "compiler-artifact").flat_map(|message| {
+    let mut files = messages.filter(|message| message["reason"] == "compiler-artifact").flat_map(|message| {
         let files = message["filenames"].as_array().cloned().unwrap_or_default();
         files.into_iter().filter_map(|file| file.as_str().map(PathBuf::from))
     });
-    files.filter(|file| file.extension().is_some_and(|extension| extension == "wasm")).last()
+    files.rfind(|file| file.extension().is_some_and(|extension| extension == "wasm"))
 }
 
 #[cfg(test)]
