@@ -18,6 +18,16 @@ pub(crate) fn workspace_root() -> PathBuf {
 pub(crate) fn cargo<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(workspace_root()).env_remove("LIBTORCH").env_remove("RUSTFLAGS");
+    // `cargo xtask` runs with these of xtask's package, and build scripts that look at them would run again whenever
+    // cargo is called by hand, and all that depends on them be compiled again.
+    for (name, _) in std::env::vars_os() {
+        if name
+            .to_str()
+            .is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
+        {
+            command.env_remove(name);
+        }
+    }
     command
 }
 
