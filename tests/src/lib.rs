@@ -38,11 +38,26 @@ pub fn plugins() -> [PathBuf; 2] {
     })
 }
 
+/// Cargo as called by hand. With the variables of this package, build scripts that look at them would run again, and
+/// all that depends on them be compiled again.
+fn cargo() -> Command {
+    let mut command = Command::new(env!("CARGO"));
+    for (name, _) in std::env::vars_os() {
+        if name
+            .to_str()
+            .is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
+        {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
 /// The `molt` binary, built once per test run so that it is never older than the sources.
 pub fn molt() -> Command {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let binary = BUILT.get_or_init(|| {
-        let status = Command::new(env!("CARGO"))
+        let status = cargo()
             .args(["build", "--quiet", "--package", "molt-cli"])
             .current_dir(root())
             .status()
@@ -158,7 +173,7 @@ pub fn build_plugin(dir: &Path, name: &str, source: &str) -> PathBuf {
     // The repository's lock file has every dependency of the SDK, so nothing is fetched.
     fs::copy(root().join("Cargo.lock"), package.join("Cargo.lock")).expect("the lock file");
     let target = target_dir().join("e2e-plugins");
-    let status = Command::new(env!("CARGO"))
+    let status = cargo()
         .args(["build", "--quiet", "--offline", "--release", "--target", "wasm32-wasip2"])
         .arg("--target-dir")
         .arg(&target)
