@@ -62,7 +62,7 @@ fn build(project: &Project) -> Result<PathBuf, AuthorError> {
         Lang::Go => go::build(project, part.path())?,
     }
     describe(project, part.path()).or_failed(unwritable(), help)?;
-    part.persist(&out).map_err(|error| error.error).or_failed(unwritable(), help)?;
+    crate::oci::keep(part, &out).or_failed(unwritable(), help)?;
     Ok(out)
 }
 
