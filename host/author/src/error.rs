@@ -76,13 +76,13 @@ impl fmt::Display for AuthorError {
         if self.help.is_empty() {
             Ok(())
         } else {
-            write!(f, "\n  help: {}", self.help.replace('\n', "\n    "))
+            write!(f, "\n  help: {}", harmless(&self.help).replace('\n', "\n    "))
         }
     }
 }
 
 /// Without what moves a terminal's cursor: a registry's words and a file's name may hold anything.
-fn harmless(text: &str) -> String {
+pub(crate) fn harmless(text: &str) -> String {
     text.chars().filter(|c| !c.is_control() || "\n\t".contains(*c)).collect()
 }
 
@@ -123,10 +123,10 @@ mod tests {
     #[test]
     fn what_others_say_does_not_reach_the_terminal_as_commands() {
         let answer = std::io::Error::other("\x1b[2Jall is well\r\u{9b}1A\nreally");
-        let stop = AuthorError::user("evil\x07.wasm cannot be added", "").because(&answer);
+        let stop = AuthorError::user("evil\x07.wasm cannot be added", "see evil\x1b[1A").because(&answer);
         assert_eq!(
             stop.to_string(),
-            "error: evil.wasm cannot be added\n  because [2Jall is well1A\n    really"
+            "error: evil.wasm cannot be added\n  because [2Jall is well1A\n    really\n  help: see evil[1A"
         );
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::args::SearchPath;
 use crate::error::{AuthorError, chain};
-use crate::present::{print, short_digest, table};
+use crate::present::{print, short_digest, table, warn};
 use molt_sandbox::{Info, Library};
 
 /// List the plugins that are found by name
@@ -23,7 +23,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, AuthorError> {
         print(&rows(&infos))?;
     }
     for error in bad.into_iter().filter_map(Result::err) {
-        eprintln!("warning: {}", chain(&error).join(": "));
+        warn(&chain(&error).join(": "));
     }
     Ok(0)
 }

@@ -2,6 +2,7 @@
 
 use crate::args::SearchPath;
 use crate::error::{AuthorError, OrAuthor, chain};
+use crate::present::warn;
 use crate::project::Project;
 use molt_core::settings::{self, Access, EvalSettings, GrantedModel, Judge, Plugins, TrainSettings};
 use molt_sandbox::{
@@ -128,7 +129,7 @@ pub fn sandbox() -> Result<Sandbox, AuthorError> {
     let sandbox = Sandbox::new(cache_dir().map(|cache| cache.join("compiled")).as_deref());
     let sandbox = sandbox.or_else(|error| match error {
         LoadError::Cache { .. } => {
-            eprintln!("warning: plugins are compiled anew: {}", chain(&error).join(": "));
+            warn(&format!("plugins are compiled anew: {}", chain(&error).join(": ")));
             Sandbox::new(None)
         }
         other => Err(other),
@@ -175,7 +176,7 @@ fn find(given: &str) -> Result<(String, Option<Project>), AuthorError> {
     };
     if let Some(source) = newer(dir, built) {
         let (file, source) = (file.display(), source.display());
-        eprintln!("warning: {file} is older than {source}; `molt plugin build {given}` renews it");
+        warn(&format!("{file} is older than {source}; `molt plugin build {given}` renews it"));
     }
     let file = file
         .into_os_string()

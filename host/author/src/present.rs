@@ -1,6 +1,6 @@
 //! Tables, digests and messages for people.
 
-use crate::error::{AuthorError, OrAuthor};
+use crate::error::{AuthorError, OrAuthor, harmless};
 use molt_core::chat::{Message, Role};
 use std::io::{ErrorKind, Write};
 
@@ -10,21 +10,29 @@ pub fn short_digest(digest: &str) -> String {
     hex.chars().take(12).collect()
 }
 
-/// Writes `text` to standard output. A reader who has seen enough, like `head`, is no failure.
+/// Writes `text` to standard output, without control characters: it quotes plugins and the names of their files.
+/// A reader who has seen enough, like `head`, is no failure.
 ///
 /// # Errors
 /// Standard output cannot be written for another reason.
 pub fn print(text: &str) -> Result<(), AuthorError> {
     let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    match stdout.write_all(harmless(text).as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error)
             .or_failed("standard output cannot be written", "free space there, or send it to another place"),
         _ => Ok(()),
     }
 }
 
-/// Lines with aligned columns.
+/// Writes a warning to standard error, without control characters.
+pub(crate) fn warn(text: &str) {
+    eprintln!("warning: {}", harmless(text));
+}
+
+/// Lines with aligned columns. Every row is one line, whatever its cells hold.
 pub fn table(rows: &[Vec<String>]) -> String {
+    let one_line = |cell: &String| harmless(cell).replace(['\n', '\t'], " ");
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(one_line).collect()).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)

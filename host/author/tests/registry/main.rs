@@ -6,3 +6,4 @@ mod forged;
 mod home;
 mod server;
 mod share;
+mod terminal;
