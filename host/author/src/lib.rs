@@ -9,6 +9,7 @@ mod batch;
 mod bench;
 mod bindings;
 mod build;
+mod built;
 mod cases;
 mod check;
 mod embedded;

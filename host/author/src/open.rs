@@ -1,6 +1,7 @@
 //! Which plugin a command is about, and the sandbox that it runs in.
 
 use crate::args::SearchPath;
+use crate::built;
 use crate::error::{AuthorError, OrAuthor, chain};
 use crate::present::warn;
 use crate::project::Project;
@@ -57,7 +58,10 @@ impl Target {
         let file = library.find(&name).or_user(refused(), help)?;
         let info = molt_sandbox::inspect(&file).or_user(refused(), help)?;
         let access = plugins.access_of(&info.name);
-        let sandbox = sandbox()?.with_source_lines();
+        let mut sandbox = sandbox()?;
+        if built::here(&info.digest) {
+            sandbox = sandbox.with_source_lines_of(&info.digest);
+        }
         if judge.url.is_some() {
             let help = "judge.url and judge.key_env say where it is, and which variable holds its key";
             let endpoint = JudgeEndpoint::new(&judge).or_user("the judge cannot be asked", help)?;

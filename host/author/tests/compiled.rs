@@ -90,6 +90,12 @@ fn mistakes_name_their_line() {
     succeeds(&["build", "p"], dir.path());
     let told = fails(&run, dir.path());
     assert!(told.contains(&format!("in score at ./reward.c:{line}")), "{told}");
+    // Where it lies does not matter: a file that was not built here is not asked where its lines are.
+    let component = dir.path().join("p/p.wasm");
+    let another = [fs::read(&component).unwrap(), vec![0, 2, 1, b'x']].concat(); // a custom section x
+    fs::write(&component, another).unwrap();
+    let told = fails(&run, dir.path());
+    assert!(told.contains("in exports_reward_score") && !told.contains("reward.c"), "{told}");
     edit(&source, "__builtin_trap()", "nothing(");
     let told = fails(&["build", "p"], dir.path());
     assert!(told.contains(&format!("reward.c:{line}")) && told.contains("does not compile"), "{told}");

@@ -46,7 +46,8 @@ pub struct Sandbox {
     sessions: Arc<Semaphore>,
     models: Arc<Models>,
     observer: Option<Observer>,
-    source_lines: bool,
+    /// The digest of the one plugin that keeps its debug information.
+    source_lines: Option<Arc<str>>,
 }
 
 /// The models that plugins may ask, as far as the run has them.
@@ -77,7 +78,7 @@ impl Sandbox {
             sessions: slots(SESSIONS),
             models: Arc::default(),
             observer: None,
-            source_lines: false,
+            source_lines: None,
         })
     }
 
@@ -88,11 +89,11 @@ impl Sandbox {
         self
     }
 
-    /// Has the traces of plugins that are loaded from now on tell source lines. For their authors: the host looks
-    /// them up in what the plugin says of itself, which no limit bounds.
+    /// Has the traces of the plugin with this digest tell source lines. For its author: the host looks them up in
+    /// what the plugin says of itself, which no limit bounds.
     #[must_use]
-    pub fn with_source_lines(mut self) -> Self {
-        self.source_lines = true;
+    pub fn with_source_lines_of(mut self, digest: &str) -> Self {
+        self.source_lines = Some(digest.into());
         self
     }
 
@@ -185,8 +186,10 @@ impl Sandbox {
         };
         let limits = access.limits;
         let runtime = self.engines.of(&limits)?;
-        let bytes = if self.source_lines { Ok(bytes) } else { strip::debug_information(bytes) };
-        let bytes = bytes.map_err(|error| link(error.into()))?;
+        let bytes = match &self.source_lines {
+            Some(digest) if **digest == *info.digest => bytes,
+            _ => strip::debug_information(bytes).map_err(|error| link(error.into()))?,
+        };
         let component = Component::from_binary(&runtime.engine, &bytes).map_err(link)?;
         let mut linker = runtime.linker;
         refuse::link(&mut linker, &runtime.engine, &component, granted.has_files()).map_err(link)?;

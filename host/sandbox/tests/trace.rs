@@ -9,9 +9,15 @@ use std::time::{Duration, Instant};
 
 #[tokio::test]
 async fn a_panic_is_told_with_the_source_lines_of_the_plugin() {
-    let sandbox = SANDBOX.clone().with_source_lines();
-    let plugin = sandbox.reward(&library(), "traced", limits()).unwrap();
-    let failure = plugin.score(call(1), &sample("12", None)).await.unwrap_err();
+    let digest = SANDBOX.reward(&library(), "traced", limits()).unwrap().info().digest.clone();
+    let traced = async |digest: &str| {
+        let sandbox = SANDBOX.clone().with_source_lines_of(digest);
+        let plugin = sandbox.reward(&library(), "traced", limits()).unwrap();
+        plugin.score(call(1), &sample("12", None)).await.unwrap_err()
+    };
+    let of_another = traced(&format!("sha256:{}", "0".repeat(64))).await;
+    assert!(of_another.trace.iter().all(|frame| !frame.contains(" at ")), "{:?}", of_another.trace);
+    let failure = traced(&digest).await;
     let source = include_str!("../fixtures/traced/src/lib.rs");
     let line = 1 + source.lines().position(|line| line.contains("the line that the test expects")).unwrap();
     let innermost = &failure.trace[0];

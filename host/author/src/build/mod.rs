@@ -11,14 +11,17 @@ mod rust;
 mod sections;
 mod tools;
 
+use crate::built;
 use crate::error::{AuthorError, OrAuthor};
-use crate::present::{print, short_digest};
+use crate::present::{print, short_digest, warn};
 use crate::project::{Lang, Project};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Build a project into one .wasm file
+///
+/// Crashes of what is built here are told with lines of the source; those of other files only with functions.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The project
@@ -34,6 +37,9 @@ pub(crate) fn run(args: Args) -> Result<u8, AuthorError> {
         format!("{} was built and is not a plugin", out.display()),
         "look at what the source exports",
     )?;
+    if let Err(error) = built::note(&info.digest) {
+        warn(&format!("crashes will be told without source lines: {error}"));
+    }
     print(&format!(
         "{}  {} KB  {}  {:.1} s\n",
         out.display(),
