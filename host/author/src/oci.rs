@@ -4,6 +4,7 @@
 mod artifact;
 mod credentials;
 mod error;
+mod fetch;
 mod pull;
 mod push;
 mod reference;
@@ -47,9 +48,16 @@ pub(crate) struct Access {
 
 /// A registry, ready to be asked.
 pub(crate) struct Registry {
+    /// For uploads: of an answer it reads whatever comes.
     client: Client,
+    /// For everything that is read.
+    http: reqwest::Client,
+    scheme: &'static str,
     auth: RegistryAuth,
 }
+
+const USER_AGENT: &str = concat!("molt/", env!("CARGO_PKG_VERSION"));
+const CONNECT: Duration = Duration::from_secs(20);
 
 impl Registry {
     /// The registry that `reference` is in. Nothing is sent yet.
@@ -63,14 +71,16 @@ impl Registry {
         let plain = access.insecure || reference.is_local();
         let config = ClientConfig {
             protocol: if plain { ClientProtocol::Http } else { ClientProtocol::Https },
-            connect_timeout: Some(Duration::from_secs(20)),
+            connect_timeout: Some(CONNECT),
             read_timeout: Some(Duration::from_secs(60)),
             platform_resolver: None,
-            user_agent: concat!("molt/", env!("CARGO_PKG_VERSION")),
+            user_agent: USER_AGENT,
             ..ClientConfig::default()
         };
         let client = Client::try_from(config).map_err(|error| RegistryError::of(reference, error))?;
-        Ok(Self { client, auth })
+        let http = reqwest::Client::builder().connect_timeout(CONNECT).user_agent(USER_AGENT).build();
+        let http = http.map_err(|error| RegistryError::of(reference, error.into()))?;
+        Ok(Self { client, http, scheme: if plain { "http" } else { "https" }, auth })
     }
 }
 

@@ -131,7 +131,9 @@ pub(super) fn layer(manifest: &[u8], reference: &Reference) -> Result<OciDescrip
     if layer.media_type != LAYER {
         return Err(other(format!("its layer is {}", layer.media_type)));
     }
-    if !layer.digest.starts_with("sha256:") {
+    // It becomes a part of an address.
+    let hex = layer.digest.strip_prefix("sha256:").unwrap_or_default();
+    if hex.len() != 64 || !hex.bytes().all(|c| c.is_ascii_hexdigit() && !c.is_ascii_uppercase()) {
         return Err(other(format!("its layer has the digest {}", layer.digest)));
     }
     let bytes =
@@ -166,8 +168,10 @@ mod tests {
         let too_large = read(&manifest(json!(i64::MAX)));
         assert!(matches!(too_large, Err(RegistryError::TooLarge { .. })));
         let mut other = manifest(json!(8));
-        other["layers"][0]["digest"] = json!("md5:0");
-        assert!(matches!(read(&other), Err(RegistryError::NotComponent { .. })));
+        for digest in ["md5:0".into(), format!("sha256:{}", "/../".repeat(16)), "sha256:abc".into()] {
+            other["layers"][0]["digest"] = json!(digest);
+            assert!(matches!(read(&other), Err(RegistryError::NotComponent { .. })));
+        }
         for bytes in [&b""[..], b"{", b"[]", b"\xff", b"null"] {
             assert!(matches!(layer(bytes, &reference), Err(RegistryError::NotComponent { .. })));
         }

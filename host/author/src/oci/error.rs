@@ -43,6 +43,15 @@ pub(crate) enum RegistryError {
     #[error("{reference}: the connection ended after {received} of {bytes} bytes")]
     Interrupted { reference: String, received: u64, bytes: u64, source: Option<std::io::Error> },
 
+    #[error("{host} sends a {what} of more than {most} bytes")]
+    Endless { what: &'static str, host: String, most: usize },
+
+    #[error("{host} did not send its {what}")]
+    Broken { what: &'static str, host: String, source: std::io::Error },
+
+    #[error("{host} answers with status {status}")]
+    Status { host: String, status: u16 },
+
     #[error("{reference} holds no plugin")]
     NotPlugin { reference: String, source: LoadError },
 
@@ -109,16 +118,18 @@ impl RegistryError {
                 "its manifest must have one layer application/wasm, as `molt plugin push` and `wkg` make it"
                     .into()
             }
-            Self::Tampered { .. } | Self::TooLong { .. } => {
+            Self::Tampered { .. } | Self::TooLong { .. } | Self::Endless { .. } => {
                 "do not use it; tell whoever keeps the registry, or pull another version".into()
             }
             Self::TooLarge { .. } => {
                 "leave out what the plugin does not need, such as debug information".into()
             }
-            Self::Interrupted { .. } => "run the same command again; nothing was kept".into(),
+            Self::Interrupted { .. } | Self::Broken { .. } => {
+                "run the same command again; nothing was kept".into()
+            }
             Self::NotPlugin { .. } => "`molt plugin inspect` says what a file is".into(),
             Self::Unwritable { .. } => "free space there, or choose another place".into(),
-            Self::Registry { .. } => "is it an OCI registry?".to_owned(),
+            Self::Registry { .. } | Self::Status { .. } => "is it an OCI registry?".to_owned(),
         };
         AuthorError::user(what, help).because(&self)
     }

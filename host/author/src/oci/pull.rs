@@ -1,9 +1,9 @@
 //! From a registry into a file, verified on the way.
 
-use super::{Reference, Registry, RegistryError, artifact, bar, digest_text, partial, sha256};
-use futures_util::StreamExt;
+use super::fetch::Fetch;
+use super::{Reference, Registry, RegistryError, artifact, bar, digest_text, partial};
 use molt_sandbox::{Info, inspect};
-use oci_client::manifest::{OCI_IMAGE_INDEX_MEDIA_TYPE, OCI_IMAGE_MEDIA_TYPE, OciDescriptor};
+use oci_client::manifest::OciDescriptor;
 use sha2::{Digest, Sha256};
 use std::io::Write;
 use std::path::Path;
@@ -28,22 +28,10 @@ pub(crate) async fn pull(
     reference: &Reference,
     folder: &Path,
 ) -> Result<Pulled, RegistryError> {
-    let of = |error| RegistryError::of(reference, error);
-    let accepted = [OCI_IMAGE_MEDIA_TYPE, OCI_IMAGE_INDEX_MEDIA_TYPE];
-    let (bytes, told) =
-        registry.client.pull_manifest_raw(reference.inner(), &registry.auth, &accepted).await.map_err(of)?;
-    let manifest = sha256(&bytes);
-    let expected = reference.digest().unwrap_or(&told);
-    if manifest != expected {
-        return Err(RegistryError::Tampered {
-            what: "manifest",
-            reference: reference.to_string(),
-            expected: expected.to_owned(),
-            found: manifest,
-        });
-    }
+    let mut fetch = Fetch::new(registry, reference);
+    let (bytes, manifest) = fetch.manifest().await?;
     let layer = artifact::layer(&bytes, reference)?;
-    let file = download(registry, reference, &layer, folder).await?;
+    let file = download(&mut fetch, reference, &layer, folder).await?;
     let not_plugin = |source| RegistryError::NotPlugin { reference: reference.to_string(), source };
     let info = inspect(file.path()).map_err(not_plugin)?;
     Ok(Pulled { info: Info { name: reference.name().to_owned(), ..info }, manifest, file })
@@ -51,23 +39,22 @@ pub(crate) async fn pull(
 
 /// Streams the layer into a file; it has the size and the digest of the descriptor, or it is an error.
 async fn download(
-    registry: &Registry,
+    fetch: &mut Fetch<'_>,
     reference: &Reference,
     layer: &OciDescriptor,
     folder: &Path,
 ) -> Result<NamedTempFile, RegistryError> {
     let unwritable = |source| RegistryError::Unwritable { path: folder.to_owned(), source };
     let bytes = u64::try_from(layer.size).unwrap_or(0);
-    let stream = registry.client.pull_blob_stream(reference.inner(), layer).await;
-    let mut stream = stream.map_err(|error| RegistryError::of(reference, error))?;
+    let mut blocks = fetch.blob(&layer.digest).await?;
     let mut file = partial(reference.name(), folder).map_err(unwritable)?;
     let bar = bar(bytes, format!("pulling {}", reference.name()));
     let (mut hash, mut received) = (Sha256::new(), 0);
     while received < bytes {
         let interrupted =
             |source| RegistryError::Interrupted { reference: reference.to_string(), received, bytes, source };
-        let block = stream.next().await.ok_or_else(|| interrupted(None))?;
-        let block = block.map_err(|error| interrupted(Some(error)))?;
+        let block = blocks.next().await.map_err(|error| interrupted(Some(error)))?;
+        let block = block.ok_or_else(|| interrupted(None))?;
         received += block.len() as u64;
         hash.update(&block);
         file.write_all(&block).map_err(unwritable)?;

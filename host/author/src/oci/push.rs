@@ -1,7 +1,8 @@
 //! From a file into a registry.
 
 use super::artifact::{self, Artifact};
-use super::{Reference, Registry, RegistryError, bar, sha256};
+use super::fetch::Fetch;
+use super::{Reference, Registry, RegistryError, bar};
 use molt_sandbox::Info;
 use oci_client::errors::OciDistributionError;
 use oci_client::manifest::OCI_IMAGE_MEDIA_TYPE;
@@ -61,12 +62,10 @@ async fn tagged(
     reference: &Reference,
     digest: &str,
 ) -> Result<Option<String>, RegistryError> {
-    let pulled =
-        registry.client.pull_manifest_raw(reference.inner(), &registry.auth, &[OCI_IMAGE_MEDIA_TYPE]).await;
-    match pulled.map_err(|error| RegistryError::of(reference, error)) {
-        Ok((manifest, _)) => {
+    match Fetch::new(registry, reference).manifest().await {
+        Ok((manifest, found)) => {
             let same = artifact::layer(&manifest, reference).is_ok_and(|layer| layer.digest == digest);
-            Ok(same.then(|| sha256(&manifest)))
+            Ok(same.then_some(found))
         }
         Err(RegistryError::NotFound { .. } | RegistryError::Tampered { .. }) => Ok(None),
         Err(other) => Err(other),

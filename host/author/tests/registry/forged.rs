@@ -15,7 +15,7 @@ fn pushed() -> (Server, Home, String, String) {
 }
 
 /// A manifest as `push` makes it, for a layer of any digest and size.
-fn manifest(config_type: &str, layers: &[(&str, &str, u64)]) -> String {
+pub(crate) fn manifest(config_type: &str, layers: &[(&str, &str, u64)]) -> String {
     let layer = |(kind, digest, size): &(&str, &str, u64)| {
         format!(r#"{{"mediaType":"{kind}","digest":"{digest}","size":{size}}}"#)
     };
@@ -27,8 +27,8 @@ fn manifest(config_type: &str, layers: &[(&str, &str, u64)]) -> String {
     )
 }
 
-const CONFIG: &str = "application/vnd.wasm.config.v0+json";
-const WASM: &str = "application/wasm";
+pub(crate) const CONFIG: &str = "application/vnd.wasm.config.v0+json";
+pub(crate) const WASM: &str = "application/wasm";
 
 #[test]
 fn a_component_with_one_flipped_bit_is_refused_with_both_digests() {

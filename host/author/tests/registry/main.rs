@@ -4,6 +4,7 @@
 mod add;
 mod forged;
 mod home;
+mod hostile;
 mod server;
 mod share;
 mod terminal;
