@@ -1,19 +1,11 @@
 //! Which part of a text is its final answer, and when two answers are the same.
 
 use crate::number::Rational;
+use crate::unit::without_unit;
 use std::borrow::Cow;
 
 /// Bytes of an answer that are looked at as mathematics; a longer one is compared as it stands.
 const LONGEST: usize = 4096;
-
-/// Units that may be written without a space after their number. Other letters there are variables.
-const ATTACHED: [&str; 18] = [
-    "cm", "mm", "km", "dm", "kg", "mg", "ml", "mL", "hz", "Hz", "pm", "am", "deg", "degrees", "cents",
-    "dollars", "units", "percent",
-];
-
-/// Units of one letter, which a space must set apart.
-const SHORT: [&str; 8] = ["m", "g", "s", "h", "l", "L", "N", "J"];
 
 /// The final answer of `text`: the last box; else what follows the last "answer is" or `####`; else the last
 /// number. None if there is none, or if the last box never closes.
@@ -30,12 +22,16 @@ pub fn marked(text: &str) -> Option<&str> {
 }
 
 /// Whether two answers are the same number, or the same text after normalisation. A percentage is equal to
-/// its number of hundredths and to the number before the sign, since people write either.
+/// its number of hundredths and to the number before the sign, since people write either. Likewise a time of day is
+/// equal to itself without "am" or "pm".
 pub fn equal(answer: &str, expected: &str) -> bool {
     if answer.len() > LONGEST || expected.len() > LONGEST {
         return answer.trim() == expected.trim();
     }
     let (answer, expected) = (Normal::of(answer), Normal::of(expected));
+    if answer.morning.zip(expected.morning).is_some_and(|(a, b)| a != b) {
+        return false;
+    }
     match (answer.number(), expected.number()) {
         (Some(a), Some(b)) => {
             a == b
@@ -80,7 +76,9 @@ fn group(text: &str) -> Option<(&str, &str)> {
 /// What follows the last "answer is" or `####`, to the end of the sentence.
 fn after_phrase(text: &str) -> Option<&str> {
     let lower = text.to_ascii_lowercase();
-    let end = |phrase: &str| lower.rfind(phrase).map(|at| at + phrase.len());
+    // Not "answer isn't" or "answer issued".
+    let ends = |end: &usize| !lower[*end..].starts_with(|c: char| c.is_alphabetic());
+    let end = |phrase: &str| lower.rmatch_indices(phrase).map(|(at, _)| at + phrase.len()).find(ends);
     let from = end("answer is").max(end("####"))?;
     let rest = text[from..].trim_start_matches([':', ' ', '*']);
     let line = rest.lines().next().unwrap_or("");
@@ -131,6 +129,8 @@ fn fraction_end(text: &str) -> Option<usize> {
 struct Normal {
     text: String,
     percent: bool,
+    /// Which half of the day, if it said "am" or "pm".
+    morning: Option<bool>,
 }
 
 impl Normal {
@@ -141,15 +141,17 @@ impl Normal {
             || ["percent", "percentage", "pct"].iter().any(|w| text.trim_end().ends_with(w));
         text.retain(|c| c != '%');
         let text = text.trim().trim_end_matches(['.', ',', '\\']);
-        let text = without_unit(without_name(text));
-        Self { text: compact(text), percent }
+        let (text, morning) = without_half(without_name(text));
+        Self { text: compact(without_unit(text)), percent, morning }
     }
 
     fn number(&self) -> Option<Rational> {
         let inside = |open, close| self.text.strip_prefix(open).and_then(|text| text.strip_suffix(close));
-        let text =
-            inside('(', ')').or_else(|| inside('[', ']')).or_else(|| inside('{', '}')).unwrap_or(&self.text);
-        Rational::parse(text)
+        Rational::parse(&self.text).or_else(|| {
+            let text = inside('(', ')').or_else(|| inside('[', ']')).or_else(|| inside('{', '}'))?;
+            // A comma between brackets parts two numbers.
+            if text.contains(',') { None } else { Rational::parse(text) }
+        })
     }
 }
 
@@ -215,38 +217,25 @@ fn without_markup(text: &str) -> String {
 fn without_name(text: &str) -> &str {
     match text.split_once('=') {
         Some((name, value)) if !value.contains('=') && name.trim().len() <= 12 => {
-            let is_name = name.trim().starts_with(|c: char| c.is_ascii_alphabetic());
+            let name = name.trim();
+            let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic())
+                && name.chars().all(|c| c.is_ascii_alphanumeric() || "_{}()".contains(c));
             if is_name { value.trim() } else { text }
         }
         _ => text,
     }
 }
 
-/// `12` of `12 cm`, `12cm`, `12 square feet`, `12 m^2`: a number and then words.
-fn without_unit(text: &str) -> &str {
-    let Some(at) = text.find(|c: char| c.is_ascii_alphabetic()).filter(|&at| at > 0) else { return text };
-    let (number, unit) = text.split_at(at);
-    if number.contains('\\') || !number.contains(|c: char| c.is_ascii_digit()) {
-        return text_before_fraction_unit(text);
-    }
-    strip_unit(text, number, unit)
-}
-
-/// The same for a number that is a LaTeX fraction, whose own name is letters.
-fn text_before_fraction_unit(text: &str) -> &str {
-    let Some(at) = text.rfind('}').map(|at| at + 1) else { return text };
-    let (number, unit) = text.split_at(at);
-    if number.contains("\\frac") { strip_unit(text, number, unit) } else { text }
-}
-
-fn strip_unit<'a>(text: &'a str, number: &'a str, unit: &str) -> &'a str {
-    let spaced = number.ends_with(' ') || unit.starts_with(' ');
-    let unit = unit.trim().trim_end_matches(['²', '³']);
-    let unit = unit.strip_suffix("^2").or_else(|| unit.strip_suffix("^3")).unwrap_or(unit);
-    let words = unit.chars().all(|c| c.is_alphabetic() || matches!(c, ' ' | '/' | '.'));
-    let long = unit.chars().filter(|c| c.is_alphabetic()).count() >= 2 && unit != "pi";
-    let known = if spaced { long || SHORT.contains(&unit) } else { ATTACHED.contains(&unit) };
-    if words && known { number.trim_end() } else { text }
+/// `3:45` of `3:45 p.m.`, and whether it is before noon.
+fn without_half(text: &str) -> (&str, Option<bool>) {
+    let lower = text.to_ascii_lowercase();
+    let half = [("am", true), ("a.m", true), ("pm", false), ("p.m", false)].into_iter().find_map(
+        |(half, morning)| {
+            let time = text[..lower.strip_suffix(half)?.len()].trim_end();
+            time.ends_with(|c: char| c.is_ascii_digit()).then_some((time, Some(morning)))
+        },
+    );
+    half.unwrap_or((text, None))
 }
 
 /// No spaces but between two digits, and no braces around a single character.
@@ -294,6 +283,9 @@ mod tests {
             ("The answer is 3. No, the Answer is: **4**.", Some("4")),
             ("9 * 2 = 18\n#### 18", Some("18")),
             ("Answer is $x = 2.5$. Easy", Some("$x = 2.5$")),
+            ("The answer isn't 4 but 5", Some("5")),
+            ("The answer is 4. At least the answer isn't 5", Some("4")),
+            ("The answer is4", Some("4")),
             ("1 + 1 = 2, so 3 - 1 = 2.", Some("2")),
             ("it fell to -1,234.50%", Some("-1,234.50%")),
             ("that is 3-4", Some("4")),
@@ -329,6 +321,23 @@ mod tests {
             ("\\sqrt3", "\\sqrt{3}"),
             ("\\left(x-2\\right)", "(x - 2)"),
             ("10^{7}", "10^7"),
+            ("f(x) = 7", "7"),
+            ("x_{1} = 7", "7"),
+            ("AB=7 cm", "7"),
+            ("(1)/(2)", "0.5"),
+            ("5 pm", "5"),
+            ("3:45 p.m.", "3:45 PM"),
+            ("3:45\\text{ pm}", "3:45"),
+            ("50 percent", "50"),
+            ("1 1/2 cups", "1.5"),
+            ("10^7 meters", "10^{7}"),
+            ("10^{7} meters", "10^{7}"),
+            ("\\frac{9\\pi}{2}\\text{ inches}", "\\frac{9\\pi}{2}"),
+            ("\\frac{1}{2} m", "0.5"),
+            ("60 miles/hour", "60 miles per hour"),
+            ("9 m/s", "9"),
+            ("3 kg", "3"),
+            ("-4 points", "-4"),
         ] {
             assert!(equal(a, b) && equal(b, a), "{a:?} and {b:?}");
         }
@@ -351,6 +360,35 @@ mod tests {
             ("-1", "1"),
             ("2^3", "8"),
             ("4\\sqrt{2}", "4"),
+            ("x^2+y^2=25", "x^2-y^2=25"),
+            ("x^2+y^2=25", "25"),
+            ("x<=5", "x>=5"),
+            ("x<=5", "5"),
+            ("x!=5", "5"),
+            ("x=y=5", "5"),
+            ("(0,100)", "[0,100]"),
+            ("(0,100)", "100"),
+            ("(2,345)", "2345"),
+            ("{2,345}", "2345"),
+            ("(2,345) cm", "2345"),
+            ("3:45 pm", "3:45 am"),
+            ("3:45 p.m.", "3:45am"),
+            ("5 pm", "5 am"),
+            ("3:45 pm", "3:46 pm"),
+            ("5 million", "5 thousand"),
+            ("5 million", "5"),
+            ("5\\text{ million dollars}", "5"),
+            ("2 thirds", "2"),
+            ("5 squared", "5"),
+            ("6 xy", "6"),
+            ("6 x y", "6"),
+            ("6 abc", "6"),
+            ("2 sin x", "2"),
+            ("2 sin theta", "2"),
+            ("2 theta", "2"),
+            ("4 < m", "4 < s"),
+            ("2 + 3 m", "2 + 3"),
+            ("2 + \\frac{1}{2} m", "2 + \\frac{1}{2}"),
         ] {
             assert!(!equal(a, b) && !equal(b, a), "{a:?} and {b:?}");
         }

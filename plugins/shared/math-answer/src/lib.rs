@@ -3,6 +3,7 @@
 mod answer;
 mod natural;
 mod number;
+mod unit;
 
 pub use answer::{equal, final_answer};
 
