@@ -3,15 +3,20 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod attack;
+mod bombs;
 mod exports;
 mod floods;
+mod grants;
 mod load;
+mod outside;
+mod python;
 mod resources;
 mod returns;
 mod world;
 
 use attack::{Attack, SANDBOX, call, library, limits, sample, task};
 use molt_sandbox::{Action, Environment, Limits, Reward, Transition, Verdict};
+use outside::Outside;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -20,11 +25,14 @@ use tokio::sync::Semaphore;
 /// Attacks that go on at a time.
 const ATTACKERS: usize = 12;
 
-fn attacks() -> Vec<Attack> {
+fn attacks(outside: &Outside) -> Vec<Attack> {
     let all = [
+        bombs::attacks(),
         exports::attacks(),
         floods::attacks(),
+        grants::attacks(outside),
         load::attacks(),
+        python::attacks(),
         resources::attacks(),
         returns::attacks(),
         world::attacks(),
@@ -84,9 +92,9 @@ async fn healthy() -> Vec<Outcome> {
 }
 
 /// Every attack once, several at a time. Gives how often each label was counted.
-async fn attack_all(dir: Arc<Path>) -> BTreeMap<&'static str, usize> {
+async fn attack_all(outside: Arc<Outside>, dir: Arc<Path>) -> BTreeMap<&'static str, usize> {
     let places = Arc::new(Semaphore::new(ATTACKERS));
-    let attackers: Vec<_> = attacks()
+    let attackers: Vec<_> = attacks(&outside)
         .into_iter()
         .zip(10_000..)
         .map(|(attack, member)| {
@@ -109,19 +117,21 @@ async fn attack_all(dir: Arc<Path>) -> BTreeMap<&'static str, usize> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_healthy_rollouts_beside_the_attackers_are_unchanged() {
     let mut expected = BTreeMap::new();
-    for label in attacks().iter().filter_map(Attack::label) {
+    let outside = Arc::new(Outside::new());
+    for label in attacks(&outside).iter().filter_map(Attack::label) {
         *expected.entry(label).or_insert(0) += 1;
     }
-    assert!(attacks().len() >= 60 && expected.len() >= 9, "{expected:?}");
+    assert!(attacks(&outside).len() >= 60 && expected.len() >= 9, "{expected:?}");
     let dir = tempfile::tempdir().unwrap();
     let dir: Arc<Path> = dir.path().into();
 
     let alone = healthy().await;
-    assert_eq!(attack_all(dir.clone()).await, expected);
+    assert_eq!(attack_all(outside.clone(), dir.clone()).await, expected);
     let before = resident();
-    let attackers = tokio::spawn(attack_all(dir.clone()));
+    let attackers = tokio::spawn(attack_all(outside.clone(), dir.clone()));
     let beside = healthy().await;
     assert_eq!(attackers.await.unwrap(), expected);
+    outside.check(2);
     let kept = resident().saturating_sub(before);
 
     assert_eq!(alone.len(), 1000);

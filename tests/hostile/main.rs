@@ -5,11 +5,15 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod attack;
+mod bombs;
 mod damage;
 mod exports;
 mod floods;
+mod grants;
 mod leaks;
 mod load;
+mod outside;
+mod python;
 mod resources;
 mod returns;
 mod world;
@@ -39,6 +43,18 @@ async fn every_flood_is_cut_off() {
     check(floods::attacks()).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_grant_is_stretched() {
+    let outside = outside::Outside::new();
+    check(grants::attacks(&outside)).await;
+    outside.check(1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn python_is_contained() {
+    check(python::attacks()).await;
+}
+
 #[tokio::test]
 async fn every_file_is_refused_with_a_sentence() {
     check(load::attacks()).await;
@@ -57,4 +73,9 @@ async fn every_answer_is_checked() {
 #[tokio::test]
 async fn the_world_is_out_of_reach() {
     check(world::attacks()).await;
+}
+
+#[tokio::test]
+async fn no_file_takes_long_to_compile() {
+    check(bombs::attacks()).await;
 }

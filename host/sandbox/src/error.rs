@@ -41,6 +41,9 @@ pub enum LoadError {
     #[error("{} is damaged: {reason}", .path.display())]
     Corrupt { path: PathBuf, reason: String },
 
+    #[error("{} would take too long to compile: {what}; make it of smaller functions, or of fewer", .path.display())]
+    TooMuch { path: PathBuf, what: String },
+
     #[error(
         "{} is not a Molt plugin: it exports {}, and a plugin exports one of molt:plugin/environment, reward, \
          group-reward, estimator, code and agent; build it against a world of wit/{}",

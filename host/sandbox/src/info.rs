@@ -5,8 +5,9 @@ use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use wasmparser::{ComponentExternalKind, Encoding, Parser, Payload, Validator, WasmFeatures};
+use wasmparser::{ComponentExternalKind, Encoding, Parser, Payload};
 
+use crate::effort::{self, Unfit};
 use crate::error::LoadError;
 use crate::quote;
 
@@ -156,6 +157,7 @@ enum Bad {
     NotWasm,
     CoreModule,
     Corrupt(String),
+    TooMuch(String),
 }
 
 impl Bad {
@@ -165,6 +167,7 @@ impl Bad {
             Bad::NotWasm => LoadError::NotWasm { path },
             Bad::CoreModule => LoadError::CoreModule { path },
             Bad::Corrupt(reason) => LoadError::Corrupt { path, reason },
+            Bad::TooMuch(what) => LoadError::TooMuch { path, what },
         }
     }
 }
@@ -198,7 +201,10 @@ impl Surface {
         }
         let corrupt =
             |error: wasmparser::BinaryReaderError| Bad::Corrupt(quote::beginning(&error.to_string()));
-        Validator::new_with_features(WasmFeatures::all()).validate_all(bytes).map_err(corrupt)?;
+        effort::check(bytes).map_err(|unfit| match unfit {
+            Unfit::Invalid(error) => corrupt(error),
+            Unfit::TooMuch(what) => Bad::TooMuch(what),
+        })?;
         let mut surface = Surface::default();
         // The parser goes into nested modules and components; only the outermost one has the plugin's surface.
         let mut depth = 0_usize;

@@ -8,6 +8,7 @@ mod bindings;
 mod clock;
 mod contract;
 mod convert;
+mod effort;
 mod engine;
 mod environment;
 mod error;
