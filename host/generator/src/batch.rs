@@ -21,6 +21,9 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Instant;
 use tch::{Kind, Tensor};
 
+/// Greedy sampling aside: by less, the logits divide to what is infinite, and one such sequence costs all of them.
+const COLDEST: f32 = 0.01;
+
 /// Everything that the engine's thread owns.
 pub(crate) struct Batch {
     pub(crate) decoder: Decoder,
@@ -113,8 +116,9 @@ impl Batch {
         if let Some(token) = prompt.iter().find(|token| **token as usize >= vocab) {
             return invalid(format!("the prompt holds token {token}, the model knows {vocab}"));
         }
-        if !(sampling.temperature.is_finite() && sampling.temperature >= 0.0) {
-            return invalid(format!("a temperature of {}", sampling.temperature));
+        let temperature = sampling.temperature;
+        if !(temperature == 0.0 || temperature.is_finite() && temperature as f32 >= COLDEST) {
+            return invalid(format!("a temperature of {temperature}, which is not 0 or at least {COLDEST}"));
         }
         if !(sampling.top_p > 0.0 && sampling.top_p <= 1.0) {
             return invalid(format!("a top-p of {}, which is not above 0 and at most 1", sampling.top_p));

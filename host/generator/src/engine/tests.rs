@@ -197,10 +197,14 @@ async fn what_cannot_be_sampled_is_refused() {
     bad[4].sampling.top_p = 0.0;
     bad.push(request(&[1], 1.0, 5, 0));
     bad[5].sampling.stop_strings.push(String::new());
+    // So cold that logits over it are infinite, or it is 0 as a float32.
+    bad.extend([1e-45, 1e-300, 0.009].map(|temperature| request(&[1], temperature, 5, 0)));
     for request in bad {
         let shown = format!("{request:?}");
         assert!(matches!(engine.generate(request).await, Err(GeneratorError::Invalid(_))), "{shown}");
     }
+    let coldest = request(&once(), f64::from(0.01_f32), 5, 0);
+    assert!(engine.generate(coldest).await.is_ok(), "the coldest that a plugin may ask for");
 }
 
 #[tokio::test]

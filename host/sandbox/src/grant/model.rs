@@ -127,8 +127,8 @@ fn check(messages: &[crate::bindings::types::Message], sampling: &wit::Sampling)
     if bytes > BYTES {
         return Err(format!("a question has at most {BYTES} bytes, and this one {bytes}"));
     }
-    if let Some(t) = sampling.temperature.filter(|t| !(0.0..=2.0).contains(t)) {
-        return Err(format!("temperature is {t}, but must be from 0 to 2"));
+    if let Some(t) = sampling.temperature.filter(|t| *t != 0.0 && !(0.01..=2.0).contains(t)) {
+        return Err(format!("temperature is {t}, but must be 0, or from 0.01 to 2"));
     }
     if let Some(p) = sampling.top_p.filter(|p| !(*p > 0.0 && *p <= 1.0)) {
         return Err(format!("top-p is {p}, but must be above 0 and at most 1"));
@@ -172,6 +172,9 @@ mod tests {
             s.stop = vec!["x".repeat(STOP); STOPS];
         });
         assert_eq!(check(&vec![say(BYTES / MESSAGES); MESSAGES], &full), Ok(()));
+        for coldest in [0.0, 0.01] {
+            assert_eq!(check(&one(), &wit::Sampling { temperature: Some(coldest), ..sampling() }), Ok(()));
+        }
         for (told, messages, sampling) in [
             ("messages", vec![], sampling()),
             ("messages", vec![say(1); MESSAGES + 1], sampling()),
@@ -179,6 +182,8 @@ mod tests {
             ("temperature", one(), with(|s| s.temperature = Some(f32::NAN))),
             ("temperature", one(), with(|s| s.temperature = Some(-0.1))),
             ("temperature", one(), with(|s| s.temperature = Some(f32::INFINITY))),
+            ("temperature", one(), with(|s| s.temperature = Some(1e-45))),
+            ("temperature", one(), with(|s| s.temperature = Some(0.009))),
             ("top-p", one(), with(|s| s.top_p = Some(0.0))),
             ("top-p", one(), with(|s| s.top_p = Some(f32::NAN))),
             ("max-tokens", one(), with(|s| s.max_tokens = Some(0))),

@@ -76,7 +76,10 @@ async fn what_the_model_says_instead_of_an_answer_is_told() {
     let reward = load(&sandbox, 16);
     assert_eq!(ask(&reward, "too long", "1").await, "context 4096");
     assert_eq!(ask(&reward, "down", "1").await, "unavailable: it is down");
-    assert_eq!(ask(&reward, "nan", "1").await, "unavailable: temperature is NaN, but must be from 0 to 2");
+    assert_eq!(
+        ask(&reward, "nan", "1").await,
+        "unavailable: temperature is NaN, but must be 0, or from 0.01 to 2"
+    );
     // The policy is another grant.
     let grants = Grants { model: Some(GrantedModel::Policy), ..Grants::default() };
     let reward = sandbox.reward(&common::library(), "grant-model", access(grants)).unwrap();
