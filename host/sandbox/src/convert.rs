@@ -15,6 +15,9 @@ const MESSAGES: usize = 1000;
 /// Characters of a metric's name at most.
 const METRIC_NAME: usize = 100;
 
+/// Begins the names under which the host keeps what each reward gave.
+const HOST_METRICS: &str = "reward/";
+
 /// Bits of a task's seed: as many as a number in JavaScript holds, so that every language sees the same seed.
 const SEED_BITS: u32 = 53;
 
@@ -81,8 +84,14 @@ pub(crate) fn from_metrics(metrics: Vec<wit::Metric>) -> Result<Vec<(String, f64
                 let what = format!("the name of {} has more than {METRIC_NAME} characters", quoted());
                 return Err(Cause::BadReturn(what));
             }
-            if metric.name.chars().any(char::is_control) {
-                return Err(Cause::BadReturn(format!("the name of {} has a control character", quoted())));
+            if quote::beginning(&metric.name) != metric.name {
+                let what =
+                    "has a control character, a mark that reorders text, or white space that does not show";
+                return Err(Cause::BadReturn(format!("the name of {} {what}", quoted())));
+            }
+            if metric.name.starts_with(HOST_METRICS) {
+                let what = format!("{} is named like the host's own, {HOST_METRICS}NAME", quoted());
+                return Err(Cause::BadReturn(what));
             }
             let value = finite(metric.value, quoted)?;
             Ok((metric.name, value))
@@ -93,4 +102,38 @@ pub(crate) fn from_metrics(metrics: Vec<wit::Metric>) -> Result<Vec<(String, f64
 /// `value`, unless it is infinite or not a number.
 pub(crate) fn finite(value: f64, what: impl FnOnce() -> String) -> Result<f64, Cause> {
     if value.is_finite() { Ok(value) } else { Err(Cause::NotFinite(format!("{} is {value}", what()))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(name: &str) -> Result<Vec<(String, f64)>, Cause> {
+        from_metrics(vec![wit::Metric { name: name.into(), value: 2.0 }])
+    }
+
+    #[test]
+    fn a_metric_is_named_as_it_is_read() {
+        for name in ["steps", "judge grade", "größe/最大", "rewards/own", "my reward/x"] {
+            assert_eq!(named(name), Ok(vec![(name.to_owned(), 2.0)]));
+        }
+        for name in ["a\nb", "a\u{202e}b", "\u{200f}a", "a\u{2066}", "a  b", " a", "a\u{1b}[31m"] {
+            let refused = named(name);
+            assert!(
+                matches!(&refused, Err(Cause::BadReturn(what)) if what.contains("does not show")),
+                "{refused:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_metric_is_not_named_like_the_hosts() {
+        for name in ["reward/math", "reward/"] {
+            let refused = named(name);
+            assert!(
+                matches!(&refused, Err(Cause::BadReturn(what)) if what.contains("reward/NAME")),
+                "{refused:?}"
+            );
+        }
+    }
 }
