@@ -47,12 +47,18 @@ pub struct Reward {
     component: Component,
 }
 
-/// The world of the component.
+/// What the component scores.
 #[derive(Clone)]
 enum Component {
+    Single(Single),
+    Group(GroupRewardPluginPre<Data>),
+}
+
+/// The world of a component that scores single rollouts.
+#[derive(Clone)]
+enum Single {
     V0_1(v0_1::reward::RewardPluginPre<Data>),
     V0_2(RewardPluginPre<Data>),
-    Group(GroupRewardPluginPre<Data>),
 }
 
 impl Reward {
@@ -60,9 +66,11 @@ impl Reward {
         let group = format!("molt:plugin/group-reward@{LATEST}");
         let is_group = component.component().get_export_index(None, &group).is_some();
         let component = match plugin.contract {
-            Contract::V0_1 => v0_1::reward::RewardPluginPre::new(component).map(Component::V0_1),
+            Contract::V0_1 => {
+                v0_1::reward::RewardPluginPre::new(component).map(Single::V0_1).map(Component::Single)
+            }
             Contract::V0_2 if is_group => GroupRewardPluginPre::new(component).map(Component::Group),
-            Contract::V0_2 => RewardPluginPre::new(component).map(Component::V0_2),
+            Contract::V0_2 => RewardPluginPre::new(component).map(Single::V0_2).map(Component::Single),
         };
         let component = component.map_err(|error| plugin.mismatch(&error))?;
         Ok(Self { plugin, component })
@@ -77,14 +85,19 @@ impl Reward {
         matches!(self.component, Component::Group(_))
     }
 
+    /// The interpreter that it was granted, as it was loaded.
+    pub fn interpreter(&self) -> Option<&Info> {
+        self.plugin.interpreter()
+    }
+
     /// Makes an instance and drops it, to measure how long that takes.
     ///
     /// # Errors
     /// The plugin crashed or hit a limit.
     pub async fn instantiate(&self) -> Result<(), Failure> {
         let component = match &self.component {
-            Component::V0_1(component) => component.instance_pre(),
-            Component::V0_2(component) => component.instance_pre(),
+            Component::Single(Single::V0_1(component)) => component.instance_pre(),
+            Component::Single(Single::V0_2(component)) => component.instance_pre(),
             Component::Group(component) => component.instance_pre(),
         };
         self.plugin.instantiate(component).await
@@ -96,12 +109,11 @@ impl Reward {
     /// The plugin crashed, hit a limit, asked for what is not granted, returned a number that is not finite, or
     /// scores whole groups.
     pub async fn score(&self, call: Call, sample: &Sample) -> Result<Verdict, Failure> {
-        if self.scores_groups() {
+        let Component::Single(component) = &self.component else {
             return Err(self.misused(call, "it scores the rollouts of a prompt together"));
-        }
+        };
         let mut store = self.plugin.store(call).await;
-        let sample = to_wit(call, sample);
-        let run = async |store: &mut _| self.component.score(store, sample).await;
+        let run = async |store: &mut _| component.score(store, to_wit(call, sample)).await;
         let verdict = self.plugin.run(&mut store, call.rollout, run).await?;
         from_verdict(verdict).map_err(|cause| self.plugin.failure(call.rollout, cause, Some(store.data())))
     }
@@ -132,19 +144,17 @@ impl Reward {
     }
 }
 
-impl Component {
-    /// One verdict of a component that scores single rollouts.
+impl Single {
     async fn score(&self, store: &mut Store<Data>, sample: wit::Sample) -> wasmtime::Result<wit::Verdict> {
         match self {
-            Component::V0_1(component) => {
+            Single::V0_1(component) => {
                 let instance = component.instantiate_async(&mut *store).await?;
                 Ok(instance.molt_plugin_reward().call_score(store, &sample.into()).await?.into())
             }
-            Component::V0_2(component) => {
+            Single::V0_2(component) => {
                 let instance = component.instantiate_async(&mut *store).await?;
                 instance.molt_plugin_reward().call_score(store, &sample).await
             }
-            Component::Group(_) => Err(wasmtime::Error::msg("it scores the rollouts of a prompt together")),
         }
     }
 }
