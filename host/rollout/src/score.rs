@@ -5,6 +5,7 @@
 //!   its weight.
 //! * A rollout that some reward plugin cannot grade, by failing or by saying `infra`, is dropped. One that scores
 //!   groups sees only rollouts that were not dropped before; when it fails, all of those are dropped.
+//! * One that the environment or a reward plugin gave a number beyond 1e12 is dropped too, as that plugin's failure.
 //! * Otherwise, a rollout that some reward plugin finds `invalid` is invalid, whatever the others say.
 //! * Whether it is solved is for the first reward plugin to say, else for the environment, else for a reward of
 //!   at least 1.
@@ -18,6 +19,10 @@ use molt_core::ids::RolloutId;
 use molt_core::outcome::{DropReason, Dropped, Outcome};
 use molt_core::trajectory::{Reward as Score, Trajectory};
 use molt_sandbox::{Call, Failure, Reward, Sample, Verdict};
+
+/// The magnitude at most of a reward, before and after its weight, and of what the environment gave for one turn and
+/// for all. Estimators and the trainer compute with f32, in which squares of more of them than any batch has add up.
+const LARGEST: f64 = 1e12;
 
 /// A reward plugin, and what its score is multiplied by.
 #[derive(Clone)]
@@ -117,14 +122,30 @@ fn finish(
     let Played { id: rollout, segments, sample, tally } = played;
     let Sample { task, messages, completion, truncated } = sample;
     let (mut metrics, mut turn_rewards) = (tally.metrics, tally.turns);
-    let mut total = tally.scored.then(|| turn_rewards.iter().sum::<f64>());
+    let bounded = |plugin: &str, value: f64| match value.abs() <= LARGEST {
+        true => Ok(value),
+        false => Err(Dropped {
+            rollout,
+            reason: DropReason::Plugin("reward-too-large"),
+            detail: format!(
+                "plugin `{plugin}` rewarded rollout {rollout} with {value:e}, and the \
+                 magnitude is {LARGEST:e} at most, with its weight and without: scale it down"
+            ),
+        }),
+    };
+    // Each turn too: turns that cancel out in the sum still reach an estimator one by one.
+    for &earned in &turn_rewards {
+        bounded(environment, earned)?;
+    }
+    let given = tally.scored.then(|| bounded(environment, turn_rewards.iter().sum()));
+    let mut total = given.transpose()?;
     let mut values = Vec::from_iter(total.map(|value| (environment, value)));
     let mut solved = None;
     let mut invalid = None;
     for (WeightedReward { plugin, weight }, verdict) in rewards.iter().zip(verdicts) {
         match verdict {
             Some(Verdict::Scored { reward, solved: verdict, metrics: more }) => {
-                let gain = weight * reward;
+                let gain = bounded(&plugin.info().name, weight * bounded(&plugin.info().name, reward)?)?;
                 total = Some(total.unwrap_or(0.0) + gain);
                 turn_rewards.last_mut().into_iter().for_each(|last| *last += gain);
                 solved = solved.or(Some(verdict));
@@ -136,16 +157,9 @@ fn finish(
         }
     }
     metrics.extend(values.into_iter().map(|(name, value)| (format!("reward/{name}"), value)));
-    let dropped = |reason, detail: String| Err(Dropped { rollout, reason, detail });
     let reward = match (invalid, total) {
         (Some(reason), _) => Score::Invalid { reason },
         (None, Some(value)) => {
-            // Estimators see rewards as f32.
-            if !(value as f32).is_finite() {
-                let detail =
-                    format!("the rewards of rollout {rollout} add up to {value}, which is not a finite f32");
-                return dropped(DropReason::Plugin("not-finite"), detail);
-            }
             Score::Scored { value, solved: solved.or(tally.solved).unwrap_or(value >= 1.0) }
         }
         // Not dropped: a policy must not escape its score by never coming to an end.
@@ -156,8 +170,40 @@ fn finish(
         (None, None) => {
             let detail =
                 "neither the environment nor a reward plugin scored the rollout; reward.name names one";
-            return dropped(DropReason::NoReward, detail.to_string());
+            return Err(Dropped { rollout, reason: DropReason::NoReward, detail: detail.to_string() });
         }
     };
     Ok(Trajectory { rollout, task, segments, messages, completion, truncated, reward, turn_rewards, metrics })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::episode::Tally;
+    use molt_core::chat::Task;
+    use molt_core::ids::GroupId;
+
+    /// A rollout that its environment ended, and rewarded like this turn by turn.
+    fn rewarded(turns: &[f64]) -> Result<Trajectory, Dropped> {
+        let task = Task { id: "1".into(), messages: vec![], label: None, fields: vec![] };
+        let id = RolloutId { group: GroupId(3), member: 1 };
+        let sample = Sample { task, messages: vec![], completion: String::new(), truncated: false };
+        let tally = Tally { over: true, turns: turns.into(), scored: true, ..Tally::default() };
+        finish(&[], Played { id, segments: vec![], sample, tally }, vec![], "odd")
+    }
+
+    #[test]
+    fn every_turn_and_their_sum_stay_where_f32_is_exact_enough() {
+        let kept = rewarded(&[LARGEST, -LARGEST, 0.5]).map(|t| (t.reward, t.turn_rewards));
+        let score = Score::Scored { value: 0.5, solved: false };
+        assert_eq!(kept, Ok((score, vec![LARGEST, -LARGEST, 0.5])));
+        let turns: [&[f64]; 5] =
+            [&[1e300, -1e300], &[4e38, -4e38], &[0.0, 2e12, -2e12], &[1e308, 1e308], &[6e11, 6e11]];
+        for turns in turns {
+            let dropped = rewarded(turns).expect_err("too large");
+            assert_eq!(dropped.reason, DropReason::Plugin("reward-too-large"), "{turns:?}");
+            assert!(dropped.reason.is_failure());
+            assert!(dropped.detail.contains("`odd`") && dropped.detail.contains("3.1"), "{}", dropped.detail);
+        }
+    }
 }

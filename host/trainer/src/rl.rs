@@ -125,9 +125,15 @@ fn run<G: Generator>(
 
         let clock = Instant::now();
         let lowest = settings.reward.lowest;
-        let rows = runtime
-            .block_on(advantages(&estimator, &traits, &settings.algo, &batch.groups, lowest))
-            .map_err(|failure| TrainError::Estimator { step, source: Box::new(failure) })?;
+        let rows =
+            match runtime.block_on(advantages(&estimator, &traits, &settings.algo, &batch.groups, lowest)) {
+                Ok(rows) => rows,
+                Err(failure) => {
+                    // Nor with an estimator that has no answer.
+                    save_model(learner.decoder(), &settings.model, &run_dir.path().join("model"))?;
+                    return Err(TrainError::Estimator { step, source: Box::new(failure) });
+                }
+            };
         let mut sums = PolicySums::default();
         let mut update = Update::default();
         for part in parts(&rows, settings.train.steps_per_batch) {

@@ -77,9 +77,13 @@ async fn one_failure_drops_and_one_invalid_verdict_is_invalid_in_whatever_order(
 }
 
 #[tokio::test]
-async fn a_weight_that_leaves_no_finite_sum_is_a_counted_outcome() {
-    let group = play(vec![hostile_times(1e38)], |_, _| "seventeen letters".into()).await;
-    assert_eq!(reasons(&group), ["not-finite"; 4]);
+async fn a_weight_that_makes_a_reward_too_large_is_a_counted_outcome() {
+    let group = play(vec![hostile_times(1e11)], |_, _| "seventeen letters".into()).await;
+    assert_eq!(reasons(&group), ["reward-too-large"; 4]);
+    let Outcome::Dropped(dropped) = &group.outcomes[0] else { panic!("finished") };
+    assert!(dropped.detail.contains("`hostile`") && dropped.detail.contains("1.7e12"), "{}", dropped.detail);
+    let group = play(vec![hostile_times(-1e11)], |_, _| "ten so far".into()).await;
+    assert_eq!(finished(&group).len(), 4);
 }
 
 /// A third each: the same answer, one of its own, or a failure of the reward that sees it alone.

@@ -37,9 +37,10 @@ pub(crate) fn model(dir: &Path) -> PathBuf {
 }
 
 static LIBRARY: LazyLock<(Library, Sandbox)> = LazyLock::new(|| {
-    let plugins = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("plugins");
-    assert!(plugins.is_dir(), "{} is missing: run `cargo xtask plugins`", plugins.display());
-    (Library::new(&[plugins]), Sandbox::new(None).unwrap())
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let places = ["plugins", "plugins-test"].map(|name| target.join(name));
+    assert!(places[0].is_dir(), "{} is missing: run `cargo xtask plugins`", places[0].display());
+    (Library::new(&places), Sandbox::new(None).unwrap())
 });
 
 pub(crate) fn estimator(name: &str) -> Estimator {

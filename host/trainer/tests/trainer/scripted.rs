@@ -118,6 +118,23 @@ fn a_gap_beyond_the_bound_stops_the_run_and_says_so() {
 }
 
 #[test]
+fn an_estimator_that_fails_stops_the_run_and_what_was_learnt_is_saved() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(dir.path());
+    let mut settings = far(&model);
+    settings.algo.estimator = "hostile-estimator".into();
+    // What makes it say that there is nothing to estimate.
+    settings.algo.gamma = 5.0;
+    let prompts = (prompts(40, "7"), None);
+    let (result, run_dir) =
+        run(settings, Scripted::new(0), prompts, &dir.path().join("run"), &CancellationToken::new());
+    assert!(matches!(result, Err(TrainError::Estimator { step: 1, .. })));
+    let status = json(&run_dir.join("status.json"));
+    assert!(status["reason"].as_str().unwrap().contains("there is nothing to estimate"), "{status}");
+    assert!(weights(&run_dir) == std::fs::read(model.join("model.safetensors")).unwrap());
+}
+
+#[test]
 fn an_interrupted_run_keeps_what_it_has() {
     let dir = tempfile::tempdir().unwrap();
     let settings = far(&model(dir.path()));

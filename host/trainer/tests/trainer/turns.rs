@@ -93,3 +93,22 @@ fn the_weights_learn_from_turns() {
         "the rollouts are the same, the credit is not"
     );
 }
+
+#[test]
+fn turns_of_huge_rewards_that_cancel_out_cost_their_rollouts_and_not_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    for estimator in ["turn-credit", "grpo"] {
+        let mut settings = quizzes(&model(dir.path()), 1.0);
+        settings.agent.name = "hostile-environment".into();
+        settings.algo.estimator = estimator.into();
+        settings.plugins.max_error_rate = 0.9;
+        let row = |act: &str| Task { label: Some(act.into()), fields: vec![], ..quiz() };
+        let rows = (0..8).map(|n| row(if n % 2 == 0 { "step: huge" } else { "count" })).collect();
+        let prompts = (Prompts { rows, skipped: 0 }, None);
+        let stop = CancellationToken::new();
+        let (result, _) = run(settings, Scripted::new(0), prompts, &dir.path().join(estimator), &stop);
+        let summary = result.unwrap();
+        assert_eq!((summary.steps, summary.tokens), (1, 4 * 8 * 2));
+        assert_eq!(summary.dropped, [("reward-too-large", 4 * 8)].into());
+    }
+}
