@@ -117,15 +117,20 @@ fn report(groups: Vec<Group>, samples: u32, ks: &[u32]) -> EvalReport {
     }
 }
 
-/// The mean of every metric over the rollouts that have it.
+/// A power of two by which finite numbers add up to a finite one, however large they are and however many.
+const SCALE: f64 = 1.0 / (1_u64 << 63) as f64;
+
+/// The mean of every metric over the rollouts that have it: finite, as they are.
 pub fn metrics<'a>(rollouts: impl Iterator<Item = &'a Trajectory>) -> BTreeMap<String, f64> {
     let mut sums: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
     for (name, value) in rollouts.flat_map(|rollout| &rollout.metrics) {
         let (sum, count) = sums.entry(name).or_default();
-        *sum += value;
+        *sum += value * SCALE;
         *count += 1;
     }
-    sums.into_iter().map(|(name, (sum, count))| (name.to_owned(), sum / count as f64)).collect()
+    // Rounding alone could take it beyond the largest number.
+    let mean = |sum: f64, count| (sum / count as f64 / SCALE).clamp(f64::MIN, f64::MAX);
+    sums.into_iter().map(|(name, (sum, count))| (name.to_owned(), mean(sum, count))).collect()
 }
 
 fn row(group: &Group) -> EvalRow {
@@ -142,5 +147,39 @@ fn row(group: &Group) -> EvalRow {
         solved: group.finished().filter(|trajectory| trajectory.reward.solved()).count() as u32,
         rewards: rewards.collect(),
         dropped: dropped.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use molt_core::chat::Task;
+    use molt_core::ids::RolloutId;
+
+    fn with_metric(value: f64) -> Trajectory {
+        Trajectory {
+            rollout: RolloutId { group: GroupId(0), member: 0 },
+            task: Task { id: "1".into(), messages: vec![], label: None, fields: vec![] },
+            segments: vec![],
+            messages: vec![],
+            completion: String::new(),
+            truncated: false,
+            reward: Reward::Scored { value: 0.0, solved: false },
+            turn_rewards: vec![],
+            metrics: [("m".to_owned(), value)].into(),
+        }
+    }
+
+    #[test]
+    fn the_mean_of_finite_metrics_is_finite() {
+        for (values, mean) in [
+            (vec![1e308, 1e308, 1e308], 1e308),
+            (vec![f64::MAX; 7], f64::MAX),
+            (vec![f64::MIN, f64::MAX], 0.0),
+            (vec![0.1, 0.2, 0.6], (0.1 + 0.2 + 0.6) / 3.0),
+        ] {
+            let rollouts: Vec<Trajectory> = values.into_iter().map(with_metric).collect();
+            assert_eq!(metrics(rollouts.iter())["m"], mean);
+        }
     }
 }
