@@ -12,10 +12,16 @@ use molt_core::seed::{Purpose, derive};
 use molt_core::trajectory::{Sampled, Segment};
 use molt_generator::{Generation, Generator, GeneratorError, Request};
 use molt_model::{Chat, TextError};
-use molt_sandbox::{Action, Call, Environment, Failure, Sample};
+use molt_sandbox::{Action, Call, Environment, Failure, Sample, Transition};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Bytes that a token stands for at most: the longest entries of the vocabularies in use are runs of so many spaces.
+const TOKEN_BYTES: usize = 128;
+
+/// Names of metrics that an environment may use in one rollout: each becomes a column of the run's metrics.
+const METRICS: usize = 256;
 
 /// How the turns of a rollout are sampled, and how many there may be.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,6 +32,12 @@ pub struct TurnSettings {
     pub max_context: usize,
     /// Turns of the model at most.
     pub max_turns: u32,
+}
+
+/// Whether the text of `messages` may fit into so many tokens: tells at no cost what is not worth rendering.
+pub(crate) fn may_fit(messages: &[Message], tokens: usize) -> bool {
+    let bytes: usize = messages.iter().map(|message| message.content.len()).sum();
+    bytes <= tokens.saturating_mul(TOKEN_BYTES)
 }
 
 /// Everything that a rollout needs. Rollouts share it.
@@ -112,6 +124,25 @@ pub(crate) struct Tally {
     pub(crate) metrics: BTreeMap<String, f64>,
 }
 
+impl Tally {
+    /// Takes in what the environment said of one more turn.
+    fn add(&mut self, answer: &mut Transition, environment: &str) -> Result<(), End> {
+        self.turns.push(answer.reward.unwrap_or(0.0));
+        self.scored |= answer.reward.is_some();
+        self.solved = answer.solved.or(self.solved);
+        self.metrics.extend(std::mem::take(&mut answer.metrics));
+        if self.metrics.len() > METRICS {
+            let detail = format!(
+                "plugin `{environment}` gave {} metrics of different names in one rollout, and {METRICS} at most \
+                 are kept: use the same names in every turn",
+                self.metrics.len()
+            );
+            return Err(End::Dropped(DropReason::Plugin("too-many-metrics"), detail));
+        }
+        Ok(())
+    }
+}
+
 /// A rollout that came to its end and is not scored yet.
 pub(crate) struct Played {
     pub(crate) id: RolloutId,
@@ -162,7 +193,7 @@ impl<G: Generator> Driver<G> {
         let max_context = self.turn.max_context;
         let mut episode = self.environment.open(call, task).await?;
         let mut messages = episode.reset().await?;
-        let mut segment = Segment::new(self.first_prompt(&messages)?);
+        let mut segment = Segment::new(self.first_prompt(task, &messages)?);
         let mut tally = Tally::default();
         let mut turn = 0;
         let (completion, truncated) = loop {
@@ -178,16 +209,17 @@ impl<G: Generator> Driver<G> {
             let cut_off = finish == Finish::Length;
             let action =
                 Action { tool_calls: tool_calls::parse(&text), text: text.clone(), truncated: cut_off };
-            let answer = episode.step(&action).await?;
-            tally.turns.push(answer.reward.unwrap_or(0.0));
-            tally.scored |= answer.reward.is_some();
-            tally.solved = answer.solved.or(tally.solved);
-            tally.metrics.extend(answer.metrics);
+            let mut answer = episode.step(&action).await?;
+            tally.add(&mut answer, &self.environment.info().name)?;
             if answer.done {
                 tally.over = true;
                 break (text, cut_off);
             }
             turn += 1;
+            if !may_fit(&answer.messages, max_context.saturating_sub(segment.tokens().len())) {
+                // No room is left, and what nobody will read is not kept either.
+                break (text, true);
+            }
             let seam = match turn < self.turn.max_turns {
                 true => Some(self.chat.seam(&messages, &tokens, &answer.messages)?),
                 false => None,
@@ -206,23 +238,65 @@ impl<G: Generator> Driver<G> {
         Ok(Played { id, segments: vec![segment], sample, tally })
     }
 
-    fn first_prompt(&self, messages: &[Message]) -> Result<Vec<Token>, End> {
+    fn first_prompt(&self, task: &Task, messages: &[Message]) -> Result<Vec<Token>, End> {
+        let max = self.turn.max_context;
+        if !may_fit(messages, max) {
+            let what = format!("a prompt of so much text leaves no room for a turn in a context of {max}");
+            return Err(self.too_long(task, what));
+        }
         let prompt = self.chat.prompt(messages)?;
         if prompt.is_empty() {
             let detail = "the chat template renders the first prompt to no token".to_string();
             return Err(End::Dropped(DropReason::Unrenderable, detail));
         }
-        let (len, max) = (prompt.len(), self.turn.max_context);
+        let len = prompt.len();
         if len >= max {
-            let detail = format!("a prompt of {len} tokens leaves no room for a turn in a context of {max}");
-            return Err(End::Dropped(DropReason::PromptTooLong, detail));
+            let what = format!("a prompt of {len} tokens leaves no room for a turn in a context of {max}");
+            return Err(self.too_long(task, what));
         }
         Ok(prompt)
+    }
+
+    /// Whose doing a first prompt without room for a turn is: the row's if it is too long by itself, and else the
+    /// environment's, whose failures are counted, so that it cannot go on like this for a whole run.
+    fn too_long(&self, task: &Task, detail: String) -> End {
+        let max = self.turn.max_context;
+        let alone = !may_fit(&task.messages, max)
+            || self.chat.prompt(&task.messages).is_ok_and(|prompt| prompt.len() >= max);
+        if alone {
+            return End::Dropped(DropReason::PromptTooLong, detail);
+        }
+        let name = &self.environment.info().name;
+        let detail = format!("plugin `{name}` says too much: {detail}, and the row alone would not");
+        End::Dropped(DropReason::Plugin("said-too-much"), detail)
     }
 
     async fn generate(&self, tokens: &[Token], seed: u64) -> Result<Generation, GeneratorError> {
         let mut sampling = self.turn.sampling.clone();
         sampling.max_tokens = sampling.max_tokens.min(self.turn.max_context.saturating_sub(tokens.len()));
         self.generator.generate(Request { prompt: tokens.to_vec(), sampling, seed }).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An answer with 64 metrics, of names from this number on.
+    fn answer(from: usize) -> Transition {
+        let metrics = (from..from + 64).map(|n| (n.to_string(), 1.0)).collect();
+        Transition { messages: vec![], reward: None, solved: None, done: false, metrics }
+    }
+
+    #[test]
+    fn an_environment_uses_few_names_of_metrics_however_many_turns_it_has() {
+        let mut tally = Tally::default();
+        for turn in 0..20 {
+            assert!(tally.add(&mut answer(turn % 4 * 64), "odd").is_ok(), "turn {turn}");
+        }
+        assert_eq!((tally.metrics.len(), tally.turns.len()), (256, 20));
+        let Err(End::Dropped(reason, detail)) = tally.add(&mut answer(4 * 64), "odd") else { panic!("kept") };
+        assert!(reason.is_failure() && reason.label() == "too-many-metrics");
+        assert!(detail.contains("`odd`") && detail.contains("320"), "{detail}");
     }
 }

@@ -1,6 +1,6 @@
 //! The policy as a model that plugins may ask, for those with the grant `model = "policy"`.
 
-use crate::episode::TurnSettings;
+use crate::episode::{TurnSettings, may_fit};
 use crate::tool_calls;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -27,6 +27,9 @@ impl<G: Generator> ChatModel for PolicyModel<G> {
 
 impl<G: Generator> PolicyModel<G> {
     async fn answer(&self, request: ChatRequest) -> Result<ChatReply, ChatError> {
+        if !may_fit(&request.messages, self.turn.max_context) {
+            return Err(context_length(self.turn.max_context));
+        }
         let unavailable = |error: &dyn std::error::Error| ChatError::Unavailable(error.to_string());
         let prompt = self.chat.prompt(&request.messages).map_err(|error| unavailable(&error))?;
         if prompt.is_empty() {

@@ -5,6 +5,7 @@ use molt_core::chat::{Message, Role, Task};
 use molt_core::ids::{GroupId, RolloutId};
 use molt_core::outcome::{DropReason, Dropped, Outcome};
 use molt_core::seed::{Purpose, derive};
+use molt_core::settings::Limits;
 use molt_core::trajectory::{Reward, Trajectory};
 use molt_generator::GeneratorError;
 use molt_model::Chat;
@@ -117,6 +118,51 @@ async fn a_prompt_that_leaves_no_room_is_dropped_and_never_cut() {
     let got = finished(rollout(&driver, &task).await);
     assert_eq!((got.completion.as_str(), got.truncated, got.reward), ("4", true, scored(0.0, false)));
     assert_eq!(got.segments[0].tokens().len(), prompt + 1);
+}
+
+#[tokio::test]
+async fn a_prompt_that_only_the_environment_made_too_long_is_its_failure() {
+    let driver = |act: &str, max_context| {
+        let limits = Limits { output_kib: 16 << 10, memory_mib: 64, ..Limits::default() };
+        let environment = limited_environment("hostile-environment", limits);
+        let mut driver = driver(environment, exact_match(), |_, _| "42".into());
+        driver.turn.max_context = max_context;
+        (driver, task("q", Some(act), &[]))
+    };
+    // It says "go on" where the row says "q": one token more than there is room for, and 8 MiB.
+    let (tight, row) = driver("", 4000);
+    let room = tight.chat.prompt(&[Message::new(Role::User, "go on")]).unwrap().len();
+    assert!(tight.chat.prompt(&row.messages).unwrap().len() < room);
+    for (act, max_context, told) in [("", room, "tokens"), ("reset: big message", 4000, "so much text")] {
+        let (driver, row) = driver(act, max_context);
+        let got = dropped(rollout(&driver, &row).await);
+        assert_eq!(got.reason, DropReason::Plugin("said-too-much"), "{}", got.detail);
+        assert!(got.detail.contains("`hostile-environment`") && got.detail.contains(told), "{}", got.detail);
+        assert!(got.reason.is_failure() && requests(&driver).is_empty());
+    }
+    let (driver, row) = driver("", room + 1);
+    assert_eq!(dropped(rollout(&driver, &row).await).reason.label(), "no-reward");
+}
+
+#[tokio::test]
+async fn text_that_cannot_fit_is_neither_rendered_nor_kept() {
+    // A row of which the template would refuse to render any.
+    let dir = tempfile::tempdir().unwrap();
+    let template = dir.path().join("short.jinja");
+    let source = "{% for m in messages %}{% if m.content|length > 99 %}{{ raise_exception('rendered') }}{% endif %}\
+                  <|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+                  {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    std::fs::write(&template, source).unwrap();
+    let long = "z".repeat(4000 * 128 + 1);
+    let mut driver = driver(environment("quiz"), vec![], |last, _| last.into());
+    driver.chat = Arc::new(Chat::load(&chatml(), Some(&template)).unwrap());
+    let got = dropped(rollout(&driver, &task(&long, Some("a"), &[])).await);
+    assert_eq!(got.reason, DropReason::PromptTooLong, "{}", got.detail);
+    // The second question is too long: the rollout ends there, and is scored.
+    let row = task("a", Some("a\nb"), &[("more", &long)]);
+    let got = finished(rollout(&driver, &row).await);
+    assert_eq!((got.truncated, got.turn_rewards.as_slice()), (true, &[0.5][..]));
+    assert_eq!(got.messages, [Message::new(Role::User, "a"), Message::new(Role::Assistant, "a")]);
 }
 
 #[tokio::test]

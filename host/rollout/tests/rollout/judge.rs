@@ -120,6 +120,21 @@ async fn the_policy_as_a_model_keeps_to_the_question() {
     assert_eq!(requests[0].sampling.stop_strings, ["END"]);
     let long = "x".repeat(5000);
     assert_eq!(model.chat(ask(&long)).await, Err(ChatError::ContextLength(4000)));
+    // Text that cannot fit is not even rendered, which this template would refuse.
+    let dir = tempfile::tempdir().unwrap();
+    let template = dir.path().join("strict.jinja");
+    let source = "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}\
+                  <|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+                  {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    std::fs::write(&template, source).unwrap();
+    let chat = Arc::new(Chat::load(&chatml(), Some(&template)).unwrap());
+    let strict = PolicyModel { chat, ..model };
+    let tool =
+        |bytes: usize| ChatRequest { messages: vec![Message::new(Role::Tool, "x".repeat(bytes))], ..ask("") };
+    assert!(
+        matches!(strict.chat(tool(9)).await, Err(ChatError::Unavailable(why)) if why.contains("no tools"))
+    );
+    assert_eq!(strict.chat(tool(4000 * 128 + 1)).await, Err(ChatError::ContextLength(4000)));
 }
 
 /// A server that answers each request with the next of `answers`, a status and the judge's words, and keeps the bodies.

@@ -142,7 +142,11 @@ pub(crate) fn reward(name: &str, weight: f64, access: impl Into<Access>) -> Weig
 
 /// An environment by name.
 pub(crate) fn environment(name: &str) -> Environment {
-    SANDBOX.environment(&library(), name, Limits::default()).unwrap()
+    limited_environment(name, Limits::default())
+}
+
+pub(crate) fn limited_environment(name: &str, limits: Limits) -> Environment {
+    SANDBOX.environment(&library(), name, limits).unwrap()
 }
 
 pub(crate) fn chatml() -> PathBuf {
