@@ -218,7 +218,7 @@ pub(crate) fn task(label: &str) -> Task {
 pub(crate) fn sample(completion: &str) -> Sample {
     let task = task("42");
     let messages = [task.messages.clone(), vec![Message::new(Role::Assistant, completion)]].concat();
-    Sample { task, messages, completion: completion.into(), truncated: false }
+    Sample { task, seed: 0, messages, completion: completion.into(), truncated: false }
 }
 
 /// Two rollouts of one group, with two tokens and one.

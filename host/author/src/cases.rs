@@ -284,7 +284,7 @@ impl Row {
         let task = self.task();
         let turn = Message::new(Role::Assistant, completion);
         let messages = task.messages.iter().cloned().chain([turn]).collect();
-        Sample { task, messages, completion: completion.to_owned(), truncated: false }
+        Sample { task, seed: self.seed, messages, completion: completion.to_owned(), truncated: false }
     }
 }
 

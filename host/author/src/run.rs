@@ -121,6 +121,7 @@ async fn reward(plugin: &Reward, args: &Args, task: &Task, call: Call) -> Outcom
         let messages = task.messages.iter().cloned().chain([turn]).collect();
         molt_sandbox::Sample {
             task: task.clone(),
+            seed: call.seed,
             messages,
             completion: completion.clone(),
             truncated: false,

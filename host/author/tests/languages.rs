@@ -145,6 +145,7 @@ async fn rewards() {
                 let truncated = i % 2 == 1;
                 let sample = Sample {
                     task: task(label),
+                    seed: i as u64,
                     messages: vec![],
                     completion: (*completion).into(),
                     truncated,

@@ -54,7 +54,8 @@ fn load(kind: Kind) {
     let task = Task { id: "row".into(), messages: vec![], label: None, fields: vec![] };
     let loaded = match kind {
         Kind::Reward => sandbox.reward(library, name, limits).map(|plugin| {
-            let sample = Sample { task, messages: vec![], completion: "42".into(), truncated: false };
+            let sample =
+                Sample { task, seed: 1, messages: vec![], completion: "42".into(), truncated: false };
             let _ = runtime.block_on(plugin.score(call, &sample));
             let _ = runtime.block_on(plugin.score_group(call, &[sample]));
         }),

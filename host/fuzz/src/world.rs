@@ -133,6 +133,7 @@ pub(crate) fn task(label: &str) -> Task {
 pub(crate) fn sample(completion: &str, label: &str) -> Sample {
     Sample {
         task: task(label),
+        seed: 7,
         messages: task(label).messages,
         completion: completion.into(),
         truncated: false,

@@ -234,7 +234,7 @@ impl<G: Generator> Driver<G> {
             }
         };
         drop(episode);
-        let sample = Sample { task: task.clone(), messages, completion, truncated };
+        let sample = Sample { task: task.clone(), seed: call.seed, messages, completion, truncated };
         Ok(Played { id, segments: vec![segment], sample, tally })
     }
 

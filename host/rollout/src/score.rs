@@ -120,7 +120,7 @@ fn finish(
     environment: &str,
 ) -> Result<Trajectory, Dropped> {
     let Played { id: rollout, segments, sample, tally } = played;
-    let Sample { task, messages, completion, truncated } = sample;
+    let Sample { task, messages, completion, truncated, seed: _ } = sample;
     let (mut metrics, mut turn_rewards) = (tally.metrics, tally.turns);
     let bounded = |plugin: &str, value: f64| match value.abs() <= LARGEST {
         true => Ok(value),
@@ -187,7 +187,7 @@ mod tests {
     fn rewarded(turns: &[f64]) -> Result<Trajectory, Dropped> {
         let task = Task { id: "1".into(), messages: vec![], label: None, fields: vec![] };
         let id = RolloutId { group: GroupId(3), member: 1 };
-        let sample = Sample { task, messages: vec![], completion: String::new(), truncated: false };
+        let sample = Sample { task, seed: 0, messages: vec![], completion: String::new(), truncated: false };
         let tally = Tally { over: true, turns: turns.into(), scored: true, ..Tally::default() };
         finish(&[], Played { id, segments: vec![], sample, tally }, vec![], "odd")
     }

@@ -18,6 +18,8 @@ use crate::quote;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
     pub task: Task,
+    /// What the plugin is told as the task's seed: that of the sample's own rollout, in a group too.
+    pub seed: u64,
     /// The whole conversation.
     pub messages: Vec<Message>,
     /// The model's last turn.
@@ -113,7 +115,7 @@ impl Reward {
             return Err(self.misused(call, "it scores the rollouts of a prompt together"));
         };
         let mut store = self.plugin.store(call).await;
-        let run = async |store: &mut _| component.score(store, to_wit(call, sample)).await;
+        let run = async |store: &mut _| component.score(store, to_wit(sample)).await;
         let verdict = self.plugin.run(&mut store, call.rollout, run).await?;
         from_verdict(verdict).map_err(|cause| self.plugin.failure(call.rollout, cause, Some(store.data())))
     }
@@ -129,7 +131,7 @@ impl Reward {
             return Err(self.misused(call, "it scores single rollouts"));
         };
         let mut store = self.plugin.store(call).await;
-        let samples: Vec<wit::Sample> = samples.iter().map(|sample| to_wit(call, sample)).collect();
+        let samples: Vec<wit::Sample> = samples.iter().map(to_wit).collect();
         let run = async |store: &mut _| {
             let instance = component.instantiate_async(&mut *store).await?;
             instance.molt_plugin_group_reward().call_score_group(store, &samples).await
@@ -159,9 +161,9 @@ impl Single {
     }
 }
 
-fn to_wit(call: Call, sample: &Sample) -> wit::Sample {
+fn to_wit(sample: &Sample) -> wit::Sample {
     wit::Sample {
-        task: convert::task(&sample.task, call.seed),
+        task: convert::task(&sample.task, sample.seed),
         messages: convert::messages(&sample.messages),
         completion: sample.completion.clone(),
         truncated: sample.truncated,

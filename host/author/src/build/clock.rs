@@ -267,7 +267,7 @@ mod tests {
         let reward =
             sandbox.reward(&Library::new(&[]), file.path().to_str().unwrap(), Limits::default()).unwrap();
         let task = molt_core::chat::Task { id: "1".into(), messages: vec![], label: None, fields: vec![] };
-        let sample = Sample { task, messages: vec![], completion: "42".into(), truncated: false };
+        let sample = Sample { task, seed: 0, messages: vec![], completion: "42".into(), truncated: false };
         reward.score(Call { rollout: None, seed: 0 }, &sample).await
     }
 

@@ -132,6 +132,7 @@ fn hard() -> Vec<Input> {
     sample.task.fields = vec![("tests".into(), "{".into()), (String::new(), "\u{0}".into())];
     all.push(Input { name: "a turn that was cut off".into(), seed: u64::MAX, samples: vec![sample.clone()] });
     sample.messages.clear();
+    sample.seed = 0;
     all.push(Input { name: "a conversation without messages".into(), seed: 0, samples: vec![sample; 16] });
     all
 }

@@ -140,6 +140,24 @@ async fn a_group_reward_that_fails_drops_the_group() {
 }
 
 #[tokio::test]
+async fn a_group_reward_is_told_the_seed_of_each_rollout() {
+    let rewards = || vec![reward("grouped", 1.0, Limits::default())];
+    // As many bits as every language can hold; the environment and a reward of one rollout are told the same.
+    let told = |purpose| (derive(5, purpose) & ((1 << 53) - 1)) as f64;
+    let group = play(rewards(), |_, _| "seeds".into()).await;
+    let seeds: Vec<f64> = finished(&group).iter().map(|rollout| rollout.metrics["seed"]).collect();
+    let own = |member| told(Purpose::Plugin { rollout: RolloutId { group: GROUP, member } });
+    assert_eq!(seeds, (0..4).map(own).collect::<Vec<_>>());
+    assert!(seeds.iter().all(|seed| seeds.iter().filter(|other| *other == seed).count() == 1));
+    let driver = driver(single_turn(), rewards(), |_, _| "seeds".into());
+    let prompts = Prompts { rows: vec![task("q", None, &[])], skipped: 0 };
+    let report = evaluate(&driver, &prompts, 3, &[], LENIENT).await.unwrap();
+    let seeds: Vec<f64> = finished(&report.groups[0]).iter().map(|rollout| rollout.metrics["seed"]).collect();
+    let own = |sample| told(Purpose::EvalPlugin { row: 0, sample });
+    assert_eq!(seeds, (0..3).map(own).collect::<Vec<_>>());
+}
+
+#[tokio::test]
 async fn a_verdict_on_one_of_a_group_is_about_that_one() {
     let grouped = || vec![exact_times(1.0), reward("grouped", 1.0, Limits::default())];
     let group = play(grouped(), |_, _| "infra".into()).await;

@@ -51,7 +51,7 @@ pub(crate) fn task(label: Option<&str>) -> Task {
 pub(crate) fn sample(completion: &str, label: Option<&str>) -> Sample {
     let mut messages = task(label).messages;
     messages.push(Message::new(Role::Assistant, completion));
-    Sample { task: task(label), messages, completion: completion.into(), truncated: false }
+    Sample { task: task(label), seed: 7, messages, completion: completion.into(), truncated: false }
 }
 
 pub(crate) fn say(text: &str) -> Action {
