@@ -115,6 +115,36 @@ fn mistakes_name_their_line() {
     assert!(told.contains(&format!("reward.go:{line}")) && told.contains("does not compile"), "{told}");
 }
 
+/// Writes a wheel of the compiler's name and version.
+const FORGED: &str = r#"
+import zipfile
+with zipfile.ZipFile("wheels/ziglang-0.17.1-py3-none-any.whl", "w") as wheel:
+    info = "ziglang-0.17.1.dist-info"
+    wheel.writestr("ziglang/__main__.py", "print('evil')")
+    wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: ziglang\nVersion: 0.17.1\n")
+    wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+    wheel.writestr(f"{info}/RECORD", "")
+"#;
+
+#[test]
+fn a_compiler_that_is_not_the_pinned_one_is_not_installed() {
+    let dir = new("c", "reward");
+    fs::create_dir(dir.path().join("wheels")).unwrap();
+    let made = Command::new("python3").args(["-c", FORGED]).current_dir(dir.path()).status().unwrap();
+    assert!(made.success());
+    let output = Command::new(env!("CARGO_BIN_EXE_molt-plugin"))
+        .args(["build", "p"])
+        .current_dir(dir.path())
+        .env("XDG_CACHE_HOME", dir.path())
+        .env("PIP_NO_INDEX", "1")
+        .env("PIP_FIND_LINKS", dir.path().join("wheels"))
+        .output()
+        .unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && told.contains("DO NOT MATCH THE HASHES"), "{told}");
+    assert!(!dir.path().join("molt/tools/ziglang-0.17.1").exists());
+}
+
 /// Go collects its garbage while the host hands over text, and its scheduler reads the clock. Without the guard the
 /// first collection ends the episode.
 #[tokio::test]

@@ -10,12 +10,14 @@ use std::path::Path;
 use std::process::Stdio;
 
 const TOOL: &str = "ziglang";
-const VERSION: &str = "0.17.1";
+
+/// Name, version, and the requirements of pip with the hashes of its files.
+pub(super) const PINNED: (&str, &str, &str) = (TOOL, "0.17.1", include_str!("c/requirements.txt"));
 
 pub(super) fn build(project: &Project, out: &Path) -> Result<(), AuthorError> {
     let dir = &project.dir;
     super::entry(project, &format!("{}.c", project.kind.interface()))?;
-    let tool = tools::pip(TOOL, VERSION, &[&format!("{TOOL}=={VERSION}")])?;
+    let tool = tools::pinned(PINNED)?;
 
     let world = World::of(project)?;
     let generated = Path::new("molt/build");

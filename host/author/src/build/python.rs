@@ -8,9 +8,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The tool, and the Python that it has inside.
-const TOOL: &str = "componentize-py";
-const VERSION: &str = "0.25.1";
+/// Name, version, and the requirements of pip with the hashes of its files.
+pub(super) const PINNED: (&str, &str, &str) =
+    ("componentize-py", "0.25.1", include_str!("python/requirements.txt"));
+
+/// The Python that the tool has inside.
 const PYTHON: &str = "3.14";
 
 const NO_PLACE: &str = "the build has no directory for temporary files to work in";
@@ -21,7 +23,7 @@ const ENTRY: &str = include_str!("python/molt_entry.py");
 pub(super) fn build(project: &Project, out: &Path) -> Result<(), AuthorError> {
     let module = project.kind.interface().replace('-', "_");
     super::entry(project, &format!("{module}.py"))?;
-    let tool = tools::pip(TOOL, VERSION, &[&format!("{TOOL}=={VERSION}")])?;
+    let tool = tools::pinned(PINNED)?;
     let packages = packages(project)?;
     let scratch = tempfile::tempdir().or_failed(NO_PLACE, "free space there, or set TMPDIR")?;
     for (name, contents) in
@@ -120,7 +122,7 @@ fn packages(project: &Project) -> Result<Option<PathBuf>, AuthorError> {
     arguments.extend(["--python-version", PYTHON, "--requirement"]);
     let requirements = requirements.to_string_lossy();
     arguments.push(&requirements);
-    let tool = tools::pip("python-packages", &version, &arguments).map_err(|error| AuthorError {
+    let tool = tools::packages("python-packages", &version, &arguments).map_err(|error| AuthorError {
         help:
             "give packages of pure Python in requirements.txt: compiled ones, such as numpy, do not run here"
                 .into(),

@@ -12,22 +12,33 @@ pub(super) struct Tool {
     pub(super) dir: PathBuf,
 }
 
-/// Packages of the Python package index, e.g. `pip("componentize-py", "0.25.1", &["componentize-py==0.25.1"])`.
-/// Their programs run through [`Tool::python`] or lie in `bin/`.
-pub(super) fn pip(name: &str, version: &str, packages: &[&str]) -> Result<Tool, AuthorError> {
+/// A tool of the Python package index: exactly the files whose hashes are in `requirements`. Its programs run through
+/// [`Tool::python`] or lie in `bin/`.
+pub(super) fn pinned((name, version, requirements): (&str, &str, &str)) -> Result<Tool, AuthorError> {
     ensure(name, version, |dir| {
-        let mut pip = Command::new("python3");
-        pip.args([
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-warn-script-location",
-        ]);
-        pip.arg("--target").arg(dir).args(packages);
-        execute(&mut pip, "install python3 with pip (on Debian: apt install python3-pip)")
+        let file = dir.join("requirements.txt");
+        fs::write(&file, requirements)
+            .or_failed(format!("cannot write to {}", dir.display()), "free space there")?;
+        let mut pip = pip(dir);
+        pip.args(["--require-hashes", "--only-binary", ":all:", "--requirement"]).arg(file);
+        let help = "install python3 with pip (on Debian: apt install python3-pip); if hashes do not match, the index \
+                    that pip uses sends something else";
+        execute(&mut pip, help)
     })
+}
+
+/// Packages that a project asks for, by arguments of pip.
+pub(super) fn packages(name: &str, version: &str, arguments: &[&str]) -> Result<Tool, AuthorError> {
+    ensure(name, version, |dir| {
+        execute(pip(dir).args(arguments), "install python3 with pip (on Debian: apt install python3-pip)")
+    })
+}
+
+fn pip(dir: &Path) -> Command {
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-warn-script-location"]);
+    pip.arg("--target").arg(dir);
+    pip
 }
 
 /// Packages of npm, exactly those of `files`, which are package.json and package-lock.json. They lie in
@@ -104,4 +115,31 @@ pub(super) fn execute(command: &mut Command, help: &str) -> Result<(), AuthorErr
         because: vec![String::from_utf8_lossy(&printed).trim().to_owned()],
         ..AuthorError::failed(format!("{program} failed ({})", output.status), help)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use crate::build::{c, go, js, python};
+    use serde_json::Value;
+
+    #[test]
+    fn every_tool_is_pinned_by_what_its_files_are() {
+        for (name, version, requirements) in [c::PINNED, go::PINNED, python::PINNED] {
+            let all: Vec<&str> = requirements.lines().filter(|line| !line.starts_with('#')).collect();
+            let (first, hashes) = all.split_first().unwrap();
+            assert_eq!(first.trim_end_matches(" \\"), format!("{name}=={version}"));
+            assert!(hashes.len() >= 4, "{name}: Linux and macOS, each on two kinds of processor");
+            assert!(hashes.iter().all(|line| line.trim().starts_with("--hash=sha256:")), "{requirements}");
+        }
+        let (_, lock) = js::PACKAGES[1];
+        let lock: Value = serde_json::from_str(lock).unwrap();
+        let packages = lock["packages"].as_object().unwrap();
+        for (name, package) in packages.iter().filter(|(name, _)| !name.is_empty()) {
+            assert!(package["integrity"].as_str().unwrap().starts_with("sha512-"), "{name}");
+            assert!(package.get("resolved").is_none(), "{name}: it comes from the user's registry");
+        }
+        assert_eq!(packages[&format!("node_modules/{}", js::TOOLS.0)]["version"], js::TOOLS.1);
+    }
 }
