@@ -19,10 +19,15 @@ export const reward = {
   },
 };
 
-// `trim()` would strip Unicode's white space too.
+// `trim()` would strip Unicode's white space too, and /[ \t…]+$/ takes quadratic time on blanks in the middle.
+const WHITE_SPACE = " \t\n\r\v\f";
+
 /** @param {string} text */
 function trim(text) {
-  return text.replace(/^[ \t\n\r\v\f]+/, "").replace(/[ \t\n\r\v\f]+$/, "");
+  let [start, end] = [0, text.length];
+  while (start < end && WHITE_SPACE.includes(text[start])) start++;
+  while (start < end && WHITE_SPACE.includes(text[end - 1])) end--;
+  return text.slice(start, end);
 }
 
 /** @param {string[]} a @param {string[]} b */
