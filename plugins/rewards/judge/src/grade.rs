@@ -7,8 +7,11 @@ const WORDS: [&str; 3] = ["grade", "score", "rating"];
 /// 5`, or a number that is all of the text. None if there is none, or if it is not on its scale.
 pub fn find(text: &str, best: f64) -> Option<f64> {
     let lower = text.to_ascii_lowercase();
+    // Not the end of another word, such as "upgrade".
+    let alone_at =
+        |(at, word): (usize, &str)| (!lower[..at].ends_with(char::is_alphabetic)).then_some(at + word.len());
     let mut places: Vec<usize> =
-        WORDS.iter().flat_map(|word| lower.match_indices(word).map(|(at, word)| at + word.len())).collect();
+        WORDS.iter().flat_map(|word| lower.match_indices(word).filter_map(alone_at)).collect();
     places.sort_unstable();
     let named = places.iter().rev().find_map(|&after| number(between(&lower[after..])));
     let (grade, rest) = named.or_else(|| alone(lower.trim()))?;
@@ -68,6 +71,9 @@ mod tests {
             (" 8 ", 8.0),
             ("8/10.", 8.0),
             ("Grade: 3. This grade reflects the missing unit.", 3.0),
+            ("Grade: 9. Upgrade 2 lines.", 9.0),
+            ("Grade: 9. The underscore 3 is a typo.", 9.0),
+            ("(score 6) élite-grade 5", 5.0),
         ] {
             assert_eq!(find(text, 10.0), Some(grade), "{text:?}");
         }
@@ -84,6 +90,8 @@ mod tests {
             "Grade: 6/5",
             "8 apples",
             "I like 7",
+            "downgrade 7",
+            "égrade 7",
             "grade",
             "Grade: NaN",
             "Grade: inf",
