@@ -229,6 +229,11 @@ impl Estimator {
         &self.plugin.info
     }
 
+    /// The interpreter that it was granted, as it was loaded.
+    pub fn interpreter(&self) -> Option<&Info> {
+        self.plugin.interpreter()
+    }
+
     /// Makes an instance and drops it, to measure how long that takes.
     ///
     /// # Errors

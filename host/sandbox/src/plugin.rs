@@ -215,6 +215,11 @@ impl Plugin {
         LoadError::Link { name: self.info.name.clone(), reason: quote::beginning(&format!("{error:#}")) }
     }
 
+    /// The interpreter that the plugin was granted, as it was loaded.
+    pub(crate) fn interpreter(&self) -> Option<&Info> {
+        self.granted.interpreter()
+    }
+
     /// Why wasmtime ended a call.
     fn cause(&self, error: &wasmtime::Error, data: &Data) -> Cause {
         if let Some(Denied(what)) = error.downcast_ref() {

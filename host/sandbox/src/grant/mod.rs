@@ -27,6 +27,7 @@ use crate::error::LoadError;
 use crate::interpreter::Interpreter;
 use crate::library::Library;
 use crate::plugin::{Call, Data};
+use crate::info::Info;
 use crate::sandbox::Sandbox;
 use code::CodeState;
 use directories::{Directories, FileState};
@@ -117,6 +118,16 @@ impl Granted {
     pub(crate) fn link(&self, linker: &mut Linker<Data>) -> wasmtime::Result<()> {
         // The monotonic clock is linked already, to virtual time.
         linker.allow_shadowing(true);
+    /// Whether the plugin may send requests, so that each of its handles may stand for much.
+    pub(crate) fn has_http(&self) -> bool {
+        self.http.is_some()
+    }
+
+    /// The interpreter that runs its code.
+    pub(crate) fn interpreter(&self) -> Option<&Info> {
+        self.interpreter.as_ref().map(Interpreter::info)
+    }
+
         if self.has_files() {
             files::link(linker)?;
         }

@@ -90,6 +90,25 @@ async fn randomness_comes_from_the_call() {
 }
 
 #[test]
+fn the_interpreter_is_told_as_it_was_loaded() {
+    let file = common::plugins("plugins-test").join("grant-interpreter.wasm");
+    let dir = tempfile::tempdir().unwrap();
+    let copy = dir.path().join("copied.wasm");
+    std::fs::copy(&file, &copy).unwrap();
+    let grants = Grants { code: Some(copy.to_str().unwrap().to_owned()), ..Grants::default() };
+    let environment =
+        common::SANDBOX.environment(&common::library(), "grant-code", access(grants.clone())).unwrap();
+    // What is found there later is another one.
+    std::fs::copy(common::plugins("plugins-test").join("grant-model.wasm"), &copy).unwrap();
+    let told = environment.interpreter().unwrap();
+    assert_eq!(told.digest, molt_sandbox::inspect(&file).unwrap().digest);
+    assert_eq!((told.name.as_str(), &told.path), ("copied", &copy));
+    let reward =
+        common::SANDBOX.reward(&common::library(), "exact-match", access(Grants::default())).unwrap();
+    assert!(reward.interpreter().is_none());
+}
+
+#[test]
 fn a_grant_that_cannot_be_given_is_found_at_the_start() {
     let load = |grants| {
         let loaded = common::SANDBOX.environment(&common::library(), "grant-code", access(grants));
