@@ -37,12 +37,12 @@ pub(crate) fn build(cache: &Cache) -> Result<()> {
     Ok(())
 }
 
-/// Of every file that `project` is built from.
+/// Of every file that `project` is built from. Where the checkout lies changes nothing, for clones share the cache.
 fn digest(root: &Path, project: &str) -> Result<String> {
     let mut hash = Sha256::new();
     for input in [project].into_iter().chain(INPUTS) {
         for file in files(&root.join(input))? {
-            hash.update(file.to_string_lossy().as_bytes());
+            hash.update(file.strip_prefix(root).unwrap_or(&file).to_string_lossy().as_bytes());
             hash.update(fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?);
         }
     }
@@ -71,18 +71,23 @@ mod tests {
 
     #[test]
     fn the_digest_is_of_what_a_build_reads() {
-        let root = tempfile::tempdir().expect("a temporary directory");
-        let write = |path: &str, text: &str| {
-            let path = root.path().join(path);
+        let roots = [(); 2].map(|()| tempfile::tempdir().expect("a temporary directory"));
+        let write_in = |root: &Path, path: &str, text: &str| {
+            let path = root.join(path);
             fs::create_dir_all(path.parent().expect("has one")).expect("writable");
             fs::write(path, text).expect("writable");
         };
-        for input in INPUTS {
-            write(&format!("{input}/file"), "1");
+        for root in &roots {
+            for input in INPUTS {
+                write_in(root.path(), &format!("{input}/file"), "1");
+            }
+            write_in(root.path(), "p/code.py", "1");
         }
-        write("p/code.py", "1");
+        let [root, clone] = roots;
+        let write = |path: &str, text: &str| write_in(root.path(), path, text);
         let digest = || digest(root.path(), "p").expect("readable");
         let before = digest();
+        assert_eq!(super::digest(clone.path(), "p").expect("readable"), before);
         write("p/p.wasm", "built");
         write("p/molt/bindings/types.py", "generated");
         assert_eq!(digest(), before);
