@@ -11,15 +11,17 @@ struct Row {
     /// What was found, or nothing.
     found: Option<String>,
     remedy: String,
+    /// The demo and training do without it.
+    optional: bool,
 }
 
 /// Prints the table; exit code 1 if something is missing.
 pub(crate) fn doctor() -> Result<ExitCode> {
     let rows = examine(&Cache::locate()?);
     print!("{}", table(&rows));
-    let missing = rows.iter().filter(|row| row.found.is_none()).count();
+    let missing = rows.iter().filter(|row| row.found.is_none() && !row.optional).count();
     if missing == 0 {
-        println!("everything is there");
+        println!("everything is there that the demo and training need");
         return Ok(ExitCode::SUCCESS);
     }
     println!("{missing} missing");
@@ -32,7 +34,14 @@ fn examine(cache: &Cache) -> Vec<Row> {
         let text = process::output(command.args(arguments).current_dir(process::workspace_root())).ok()?;
         text.lines().next().map(str::to_owned)
     };
-    let row = |what, found, remedy: &str| Row { what, found, remedy: remedy.to_owned() };
+    let row = |what, found, remedy: &str| Row { what, found, remedy: remedy.to_owned(), optional: false };
+    let optional = |what, found, remedy| Row { optional: true, ..row(what, found, remedy) };
+    let npm = first_line("npm", &["--version"]);
+    let node = first_line("node", &["--version"]).filter(|version| major(version) >= Some(20));
+    let debian = [first_line("apt-get", &["--version"]), first_line("dpkg", &["--version"])];
+    let registry = std::env::var("MOLT_TEST_REGISTRY")
+        .ok()
+        .or_else(|| debian.into_iter().collect::<Option<Vec<_>>>()?.pop());
     let free = setup::free_bytes(cache.root());
     let libtorch = setup::libtorch_installed(&cache.libtorch());
     let needed = if libtorch { setup::DISK_BYTES / 2 } else { setup::DISK_BYTES };
@@ -59,7 +68,17 @@ fn examine(cache: &Cache) -> Vec<Row> {
         row(
             "python3 with pip",
             first_line("python3", &["-m", "pip", "--version"]),
-            "only to fetch packages; on Debian: apt install python3-pip",
+            "it fetches libtorch, and makes plugins in Python, C and Go; on Debian: apt install python3-pip",
+        ),
+        optional(
+            "Node.js with npm",
+            node.zip(npm).map(|(node, npm)| format!("{node} with npm {npm}")),
+            "for plugins in JavaScript and TypeScript, and for the tests: install Node.js 20 or newer",
+        ),
+        optional(
+            "apt-get and dpkg",
+            registry,
+            "for the tests of push and pull: elsewhere set MOLT_TEST_REGISTRY to a registry server of version 2.8",
         ),
         row(
             "disk space",
@@ -86,11 +105,17 @@ fn examine(cache: &Cache) -> Vec<Row> {
     ]
 }
 
+/// 20 of `v20.20.2`.
+fn major(version: &str) -> Option<u32> {
+    version.strip_prefix('v')?.split('.').next()?.parse().ok()
+}
+
 fn table(rows: &[Row]) -> String {
     let width = rows.iter().map(|row| row.what.chars().count()).max().unwrap_or(0);
     rows.iter()
-        .map(|Row { what, found, remedy }| match found {
+        .map(|Row { what, found, remedy, optional }| match found {
             Some(found) => format!("ok       {what:<width$}  {found}\n"),
+            None if *optional => format!("not here {what:<width$}  {remedy}\n"),
             None => format!("MISSING  {what:<width$}  {remedy}\n"),
         })
         .collect()
@@ -102,10 +127,24 @@ mod tests {
 
     #[test]
     fn the_table_says_what_is_missing_and_how_to_get_it() {
+        let row = |what, found: Option<&str>, remedy: &str, optional| Row {
+            what,
+            found: found.map(str::to_owned),
+            remedy: remedy.to_owned(),
+            optional,
+        };
         let rows = [
-            Row { what: "Rust", found: Some("rustc 1.95.0".into()), remedy: "install rustup".into() },
-            Row { what: "libtorch", found: None, remedy: "cargo xtask setup".into() },
+            row("Rust", Some("rustc 1.95.0"), "install rustup", false),
+            row("libtorch", None, "cargo xtask setup", false),
+            row("Node.js", None, "for the tests: install it", true),
         ];
-        assert_eq!(table(&rows), "ok       Rust      rustc 1.95.0\nMISSING  libtorch  cargo xtask setup\n");
+        let expected = "ok       Rust      rustc 1.95.0\nMISSING  libtorch  cargo xtask setup\nnot here Node.js   for the tests: install it\n";
+        assert_eq!(table(&rows), expected);
+    }
+
+    #[test]
+    fn the_major_version_of_node_is_read() {
+        assert_eq!(major("v20.20.2"), Some(20));
+        assert_eq!((major("20.1"), major("v"), major("")), (None, None, None));
     }
 }

@@ -1,5 +1,6 @@
-//! `cargo xtask …`: set-up, demo and tests, with nothing installed beforehand but Rust, a C++ compiler
-//! and Python's pip (the client that fetches libtorch).
+//! `cargo xtask …`: set-up, demo and tests. Set-up and demo need Rust, a C++ compiler and Python's pip (the client
+//! that fetches libtorch). The tests also build a plugin in each language: pip fetches the compilers of C and Go and
+//! what makes components of Python, npm those of JavaScript; apt-get fetches a registry server.
 
 mod audit;
 mod bench;
