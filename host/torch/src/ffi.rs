@@ -1,0 +1,57 @@
+//! The bridge to `shim.cc`. Nothing outside this crate sees it.
+
+#![allow(unreachable_pub, reason = "cxx generates public items")]
+
+#[cxx::bridge(namespace = "molt")]
+pub(crate) mod shim {
+    unsafe extern "C++" {
+        include!("molt-torch/src/shim.h");
+
+        type Store;
+        type Group;
+        type Work;
+
+        /// # Safety
+        /// Addresses are of live tensors.
+        unsafe fn vjp(outputs: &[usize], inputs: &[usize], gradients: &[usize]) -> Result<Vec<usize>>;
+
+        fn store(host: &str, port: u16, serve: bool, timeout_ms: u64) -> Result<UniquePtr<Store>>;
+        fn store_port(store: &Store) -> u16;
+        fn store_set(store: &Store, key: &str, value: &[u8]) -> Result<()>;
+        fn store_get(store: &Store, key: &str) -> Result<Vec<u8>>;
+
+        fn gloo(
+            store: &Store,
+            name: &str,
+            interface: &str,
+            host: &str,
+            rank: i32,
+            size: i32,
+            timeout_ms: u64,
+        ) -> Result<UniquePtr<Group>>;
+
+        /// # Safety
+        /// Addresses are of live tensors.
+        unsafe fn all_gather(group: &Group, output: usize, input: usize) -> Result<UniquePtr<Work>>;
+        /// # Safety
+        /// Addresses are of live tensors.
+        unsafe fn reduce_scatter(group: &Group, output: usize, input: usize) -> Result<UniquePtr<Work>>;
+        /// # Safety
+        /// Addresses are of live tensors.
+        unsafe fn all_reduce(group: &Group, tensor: usize, maximum: bool) -> Result<UniquePtr<Work>>;
+        /// # Safety
+        /// Addresses are of live tensors.
+        unsafe fn broadcast(group: &Group, tensor: usize, root: i32) -> Result<UniquePtr<Work>>;
+        /// # Safety
+        /// Addresses are of live tensors.
+        unsafe fn all_to_all(
+            group: &Group,
+            output: usize,
+            input: usize,
+            output_counts: &[i64],
+            input_counts: &[i64],
+        ) -> Result<UniquePtr<Work>>;
+
+        fn wait(work: &Work) -> Result<bool>;
+    }
+}

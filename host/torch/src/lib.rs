@@ -1,0 +1,13 @@
+//! What Molt needs of libtorch and `tch` lacks: vector–Jacobian products and collectives. The one crate with
+//! unsafe code.
+
+mod error;
+mod ffi;
+mod group;
+mod store;
+mod vjp;
+
+pub use error::TorchError;
+pub use group::{Group, Pending, Reduce, Traffic};
+pub use store::Store;
+pub use vjp::vjp;

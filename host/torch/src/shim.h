@@ -1,0 +1,51 @@
+// What Molt needs of libtorch and `tch` lacks. Every function may throw; cxx turns that into a Rust error.
+// Tensors cross as addresses of `at::Tensor`, which is what `tch` holds: given ones are borrowed, those that
+// come back are new and belong to the caller.
+#pragma once
+
+#include "rust/cxx.h"
+
+#include <cstdint>
+#include <memory>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+namespace molt {
+
+struct Store {
+  c10::intrusive_ptr<c10d::Store> store;
+  std::uint16_t port;
+};
+
+struct Group {
+  c10::intrusive_ptr<c10d::Backend> backend;
+};
+
+struct Work {
+  c10::intrusive_ptr<c10d::Work> work;
+};
+
+rust::Vec<std::size_t> vjp(rust::Slice<const std::size_t> outputs, rust::Slice<const std::size_t> inputs,
+                           rust::Slice<const std::size_t> gradients);
+
+std::unique_ptr<Store> store(rust::Str host, std::uint16_t port, bool serve, std::uint64_t timeout_ms);
+std::uint16_t store_port(const Store& store);
+void store_set(const Store& store, rust::Str key, rust::Slice<const std::uint8_t> value);
+rust::Vec<std::uint8_t> store_get(const Store& store, rust::Str key);
+
+std::unique_ptr<Group> gloo(const Store& store, rust::Str name, rust::Str interface, rust::Str host,
+                            std::int32_t rank, std::int32_t size, std::uint64_t timeout_ms);
+
+std::unique_ptr<Work> all_gather(const Group& group, std::size_t output, std::size_t input);
+std::unique_ptr<Work> reduce_scatter(const Group& group, std::size_t output, std::size_t input);
+std::unique_ptr<Work> all_reduce(const Group& group, std::size_t tensor, bool maximum);
+std::unique_ptr<Work> broadcast(const Group& group, std::size_t tensor, std::int32_t root);
+std::unique_ptr<Work> all_to_all(const Group& group, std::size_t output, std::size_t input,
+                                 rust::Slice<const std::int64_t> output_counts,
+                                 rust::Slice<const std::int64_t> input_counts);
+
+bool wait(const Work& work);
+
+} // namespace molt
