@@ -29,6 +29,7 @@ const RANDOM_BYTES: u64 = 1 << 20;
 /// Handles that an instance may hold at a time; the host keeps what is behind each.
 const HANDLES: usize = 10_000;
 
+const HANDLES_WITH_HTTP: usize = 1000;
 /// What a call is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
@@ -120,7 +121,10 @@ impl Plugin {
             .wall_clock(clock.clone());
         let grants = self.granted.state(call, &mut wasi);
         let memory = MemoryLimit::new(&self.limits);
-        let table = ResourceTable::new();
+        let handles = if self.granted.has_http() { HANDLES_WITH_HTTP } else { HANDLES };
+        let mut table = ResourceTable::new();
+        // One more, so that it is the handle that is refused, in words that a guest's author knows.
+        table.set_max_capacity(handles + 1);
         let wasi = wasi.build();
         let data = Data {
             wasi,
@@ -136,7 +140,7 @@ impl Plugin {
         let mut store = Store::new(&self.engine, data);
         store.limiter(|data| &mut data.memory);
         store.set_hostcall_fuel(kib(self.limits.output_kib));
-        store.set_max_component_handles(HANDLES);
+        store.set_max_component_handles(handles);
         watch(&mut store, &self.limits);
         store
     }

@@ -7,10 +7,10 @@ use thiserror::Error;
 use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{Component, Linker, LinkerInstance, Resource, ResourceType, Val};
 use wasmtime::{Engine, StoreContextMut};
+use wasmtime_wasi::p2::IoError;
 use wasmtime_wasi::p2::bindings::filesystem::types::{
     DescriptorFlags, DescriptorType, ErrorCode, OpenFlags, PathFlags,
 };
-use wasmtime_wasi::p2::{DynInputStream, DynOutputStream, DynPollable, IoError};
 
 use crate::plugin::Data;
 use crate::quote;
@@ -20,6 +20,10 @@ pub(crate) const REFUSED: [&str; 2] = ["wasi:filesystem/", "wasi:sockets/"];
 
 /// What an interpreter exports. Rust's imports it too, for the type of a session that it never gets.
 pub(crate) const CODE: &str = "molt:plugin/code@";
+
+/// What these interfaces use of `wasi:io`, which defines them: to define one for a component, where that imports it
+/// first, is to say what dropping it does.
+const OF_IO: [&str; 4] = ["error", "input-stream", "output-stream", "pollable"];
 
 /// The guest asked for something that the run did not grant.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -42,7 +46,7 @@ pub(crate) fn link(
         if import.starts_with(CODE) {
             for (name, export) in instance.exports(engine) {
                 if matches!(export.ty, ComponentItem::Resource(_)) {
-                    linker.instance(import)?.resource(name, resource(name), |_, _| Ok(()))?;
+                    link_resource(&mut linker.instance(import)?, name)?;
                 }
             }
         }
@@ -53,7 +57,7 @@ pub(crate) fn link(
         for (name, export) in instance.exports(engine) {
             match export.ty {
                 ComponentItem::ComponentFunc(_) => link_function(&mut linked, import, name)?,
-                ComponentItem::Resource(_) => linked.resource(name, resource(name), |_, _| Ok(()))?,
+                ComponentItem::Resource(_) => link_resource(&mut linked, name)?,
                 _ => {}
             }
         }
@@ -61,15 +65,14 @@ pub(crate) fn link(
     Ok(())
 }
 
-/// The streams of `wasi:io` that these interfaces speak of are the real ones.
-fn resource(name: &str) -> ResourceType {
-    match name {
-        "input-stream" => ResourceType::host::<DynInputStream>(),
-        "output-stream" => ResourceType::host::<DynOutputStream>(),
-        "pollable" => ResourceType::host::<DynPollable>(),
-        "error" => ResourceType::host::<IoError>(),
-        _ => ResourceType::host::<Nothing>(),
+fn link_resource(linked: &mut LinkerInstance<'_, Data>, name: &str) -> wasmtime::Result<()> {
+    if OF_IO.contains(&name) {
+        return Ok(());
     }
+    linked.resource(name, ResourceType::host::<Nothing>(), |mut store, _| {
+        store.data_mut().counted();
+        Ok(())
+    })
 }
 
 fn link_function(linked: &mut LinkerInstance<'_, Data>, import: &str, name: &str) -> wasmtime::Result<()> {
