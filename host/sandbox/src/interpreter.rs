@@ -50,22 +50,25 @@ impl Interpreter {
     /// # Errors
     /// The plugin crashed, hit a limit, or asked for what is not granted.
     pub async fn open(&self, call: Call) -> Result<Session, Failure> {
-        let store = self.plugin.store(call).await;
-        self.begin(store, call).await
+        let room = self.room(call).await;
+        self.begin(room, call).await
     }
 
-    /// As [`open`](Self::open), without waiting for room: whoever holds one session and waits for another could
-    /// wait for somebody who does the same.
-    pub(crate) async fn open_now(&self, call: Call) -> Result<Session, Failure> {
-        let no_room = || {
+    /// Room for a session; waits for it.
+    pub(crate) async fn room(&self, call: Call) -> Store<Data> {
+        self.plugin.store(call).await
+    }
+
+    /// As [`room`](Self::room), without waiting: whoever holds one session and waits for another could wait for
+    /// somebody who does the same.
+    pub(crate) fn room_now(&self, call: Call) -> Result<Store<Data>, Failure> {
+        self.plugin.store_now(call).ok_or_else(|| {
             let cause = Cause::Full("all sessions are taken".into());
             self.plugin.failure(call.rollout, cause, None)
-        };
-        let store = self.plugin.store_now(call).ok_or_else(no_room)?;
-        self.begin(store, call).await
+        })
     }
 
-    async fn begin(&self, mut store: Store<Data>, call: Call) -> Result<Session, Failure> {
+    pub(crate) async fn begin(&self, mut store: Store<Data>, call: Call) -> Result<Session, Failure> {
         let run = async |store: &mut Store<Data>| {
             let instance = self.component.instantiate_async(&mut *store).await?;
             let session = instance.molt_plugin_code().session().call_constructor(store).await?;

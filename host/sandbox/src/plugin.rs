@@ -189,6 +189,10 @@ impl Plugin {
         };
         Err(Failure { trace, ..self.failure(rollout, cause, Some(store.data())) })
     }
+            // It waited for what others hold, which is no fault of its own.
+            Err(_) if store.data().grants.waits_for_a_session() => {
+                (Cause::Full("all sessions of its interpreter are taken".into()), Box::default())
+            }
 
     /// Makes an instance and drops it.
     pub(crate) async fn instantiate(&self, component: &InstancePre<Data>) -> Result<(), Failure> {

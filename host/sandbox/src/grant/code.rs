@@ -1,5 +1,6 @@
 //! The grant `code`: `molt:plugin/code`, run by an interpreter plugin in instances of its own.
 
+use wasmtime::Store;
 use wasmtime::component::{HasData, Linker, Resource, ResourceTable};
 
 use super::Purpose;
@@ -21,6 +22,13 @@ pub struct CodeSession {
     excess: bool,
 }
 
+/// What a piece of code runs in.
+enum Begun {
+    Session(Box<Session>),
+    /// For a session that begins with it.
+    Room(Store<Data>, Call),
+}
+
 /// The interpreter of one instance.
 pub(crate) struct CodeState {
     interpreter: Option<Interpreter>,
@@ -31,11 +39,19 @@ pub(crate) struct CodeState {
     live: usize,
     /// Instances of the interpreter so far; each has its own randomness.
     begun: u64,
+    /// Whether the guest waits until others end a session.
+    waits: bool,
 }
 
 impl CodeState {
     pub(crate) fn new(interpreter: Option<Interpreter>, call: Call) -> Self {
-        Self { interpreter, call, open: 0, live: 0, begun: 0 }
+        Self { interpreter, call, open: 0, live: 0, begun: 0, waits: false }
+    }
+}
+
+impl CodeState {
+    pub(crate) fn waits(&self) -> bool {
+        self.waits
     }
 }
 
@@ -79,21 +95,33 @@ impl wit::HostSession for View<'_> {
         let Some(interpreter) = self.state.interpreter.clone() else {
             return Ok(Err(wit::Stopped::Crashed("no interpreter is granted".into())));
         };
-        let begun = held.session.take();
-        match begun {
-            Some(_) => self.state.live -= 1,
-            None => self.state.begun += 1,
-        }
-        let holds_another = self.state.live > 0;
-        let seed = super::nth_seed(self.state.call.seed, Purpose::Session, self.state.begun);
-        let call = Call { seed, ..self.state.call };
+        let state = &mut self.state;
+        let begun = if let Some(session) = held.session.take() {
+            state.live -= 1;
+            Begun::Session(Box::new(session))
+        } else {
+            state.begun += 1;
+            let seed = super::nth_seed(state.call.seed, Purpose::Session, state.begun);
+            let call = Call { seed, ..state.call };
+            let room = if state.live > 0 {
+                interpreter.room_now(call)
+            } else {
+                state.waits = true;
+                let room = interpreter.room(call).await;
+                state.waits = false;
+                Ok(room)
+            };
+            match room {
+                Ok(room) => Begun::Room(room, call),
+                Err(failure) => return Ok(Err(stopped(&failure))),
+            }
+        };
         // A task of its own: the interpreter's CPU time is not that of the instance that waits for it. It ends
         // with the instance.
         let run = wasmtime_wasi::runtime::spawn(async move {
             let mut session = match begun {
-                Some(session) => session,
-                None if holds_another => interpreter.open_now(call).await?,
-                None => interpreter.open(call).await?,
+                Begun::Session(session) => *session,
+                Begun::Room(room, call) => interpreter.begin(room, call).await?,
             };
             let output = session.run(&code).await?;
             Ok((session, output))

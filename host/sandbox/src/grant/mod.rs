@@ -175,6 +175,13 @@ pub(crate) struct State {
 #[derive(Clone, Copy)]
 enum Purpose {
     Question = 1,
+impl State {
+    /// Whether the call in progress waits until others end a session of its interpreter.
+    pub(crate) fn waits_for_a_session(&self) -> bool {
+        self.code.waits()
+    }
+}
+
     Session = 2,
 }
 

@@ -138,3 +138,16 @@ async fn nobody_waits_for_a_session_with_another_in_hand() {
     let said = step(&mut one, "session 1\nprint on").await;
     assert!(said.ends_with("|on"), "there is room again: {said}");
 }
+
+#[tokio::test]
+async fn waiting_for_others_sessions_is_not_told_as_slowness() {
+    let grants = Grants { code: Some("grant-interpreter".into()), ..Grants::default() };
+    let own = Limits { call_s: 1, ..limits() };
+    let access = Access { limits: own, grants, code_limits: Limits { instances: 1, ..limits() } };
+    let environment = common::SANDBOX.environment(&common::library(), "grant-code", access).unwrap();
+    let (mut one, mut two) = (open(&environment, 1).await, open(&environment, 2).await);
+    assert_eq!(step(&mut one, "remember one").await, "");
+    let failure = two.step(&common::say("remember two")).await.unwrap_err();
+    assert_eq!(failure.label(), "sandbox-full", "{failure}");
+    assert!(failure.to_string().contains("sessions"), "{failure}");
+}
