@@ -15,7 +15,7 @@ use wasmtime_wasi::{I32Exit, WasiCtx, WasiCtxView, WasiView};
 use crate::clock::Clock;
 use crate::contract::Contract;
 use crate::error::{Cause, Failure, LoadError};
-use crate::grant::{Granted, State};
+use crate::grant::{Granted, NoMoreFiles, State};
 use crate::info::Info;
 use crate::limit::{MemoryLimit, Meter, OutOfTime, TooManyHostCalls, watch};
 use crate::log::Log;
@@ -26,10 +26,11 @@ use crate::{quote, trace};
 /// Random bytes that a guest may ask for at once: the host allocates them before they reach guest memory.
 const RANDOM_BYTES: u64 = 1 << 20;
 
-/// Handles that an instance may hold at a time; the host keeps what is behind each.
+/// Handles that an instance may hold at a time; the host keeps what is behind each. That is little, but of HTTP it is
+/// 32 KiB of headers, and as much of a body.
 const HANDLES: usize = 10_000;
-
 const HANDLES_WITH_HTTP: usize = 1000;
+
 /// What a call is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
@@ -185,14 +186,14 @@ impl Plugin {
             }
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(error)) => (self.cause(&error, store.data()), trace::of(&error)),
-            Err(_) => (Cause::Time { limit_s: limits.call_s }, Box::default()),
-        };
-        Err(Failure { trace, ..self.failure(rollout, cause, Some(store.data())) })
-    }
             // It waited for what others hold, which is no fault of its own.
             Err(_) if store.data().grants.waits_for_a_session() => {
                 (Cause::Full("all sessions of its interpreter are taken".into()), Box::default())
             }
+            Err(_) => (Cause::Time { limit_s: limits.call_s }, Box::default()),
+        };
+        Err(Failure { trace, ..self.failure(rollout, cause, Some(store.data())) })
+    }
 
     /// Makes an instance and drops it.
     pub(crate) async fn instantiate(&self, component: &InstancePre<Data>) -> Result<(), Failure> {
@@ -212,6 +213,11 @@ impl Plugin {
         told(&cost);
     }
 
+    /// The interpreter that the plugin was granted, as it was loaded.
+    pub(crate) fn interpreter(&self) -> Option<&Info> {
+        self.granted.interpreter()
+    }
+
     /// The failure of a call: `data` holds what the instance printed.
     pub(crate) fn failure(&self, rollout: Option<RolloutId>, cause: Cause, data: Option<&Data>) -> Failure {
         let log = data.map_or_else(String::new, |data| data.log.tail());
@@ -221,11 +227,6 @@ impl Plugin {
     /// The component's exports are not those of its world.
     pub(crate) fn mismatch(&self, error: &wasmtime::Error) -> LoadError {
         LoadError::Link { name: self.info.name.clone(), reason: quote::beginning(&format!("{error:#}")) }
-    }
-
-    /// The interpreter that the plugin was granted, as it was loaded.
-    pub(crate) fn interpreter(&self) -> Option<&Info> {
-        self.granted.interpreter()
     }
 
     /// Why wasmtime ended a call.
@@ -245,6 +246,9 @@ impl Plugin {
             return Cause::Output { limit_kib: self.limits.output_kib };
         }
         if let Some(full) = error.downcast_ref::<PoolConcurrencyLimitError>() {
+            return Cause::Full(full.to_string());
+        }
+        if let Some(full) = error.downcast_ref::<NoMoreFiles>() {
             return Cause::Full(full.to_string());
         }
         if let Some(refused) = &data.memory.refused {

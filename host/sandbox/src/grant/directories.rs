@@ -2,11 +2,13 @@
 
 use cap_std::ambient_authority;
 use std::collections::HashMap;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use wasmtime_wasi::FsPerms;
 use wasmtime_wasi::filesystem::{Dir, OpenMode, WasiFilesystemCtx};
 
+use super::roots::Roots;
 use super::scratch::{Books, Handle, ScratchDir};
 
 /// Where the guest sees its own directory.
@@ -17,10 +19,16 @@ pub(super) const SCRATCH: &str = "/scratch";
 pub(crate) struct Directories {
     /// With the place where the guest sees it.
     read: Vec<(Dir, String)>,
-    /// Bytes and files.
-    scratch: Option<(u64, u64)>,
+    scratch: Option<Scratch>,
     /// Whether the guest may see when files were written.
     times: bool,
+}
+
+#[derive(Clone)]
+struct Scratch {
+    bytes: u64,
+    files: u64,
+    roots: Arc<Roots>,
 }
 
 impl Directories {
@@ -36,8 +44,11 @@ impl Directories {
         Ok(())
     }
 
-    pub(crate) fn scratch(&mut self, mib: u64, files: u64) {
-        self.scratch = Some((mib.saturating_mul(1 << 20), files));
+    /// Gives every instance a directory of its own.
+    pub(crate) fn scratch(&mut self, mib: u64, files: u64) -> io::Result<()> {
+        let roots = Arc::new(Roots::new()?);
+        self.scratch = Some(Scratch { bytes: mib.saturating_mul(1 << 20), files, roots });
+        Ok(())
     }
 
     pub(crate) fn show_times(&mut self) {
@@ -49,7 +60,7 @@ impl Directories {
     }
 
     pub(crate) fn state(self: &Arc<Self>) -> FileState {
-        let (bytes, files) = self.scratch.unwrap_or_default();
+        let (bytes, files) = self.scratch.as_ref().map_or((0, 0), |scratch| (scratch.bytes, scratch.files));
         FileState {
             directories: self.clone(),
             books: Books::new(bytes, files),
@@ -85,11 +96,9 @@ impl FileState {
 
     /// The private directory, if there is one.
     pub(super) fn scratch(&mut self) -> wasmtime::Result<Option<Dir>> {
-        if self.directories.scratch.is_none() {
-            return Ok(None);
-        }
+        let Some(scratch) = &self.directories.scratch else { return Ok(None) };
         if self.scratch.is_none() {
-            let made = ScratchDir::new()?;
+            let made = ScratchDir::new(&scratch.roots)?;
             let file = cap_std::fs::Dir::open_ambient_dir(made.path(), ambient_authority())?.into_std_file();
             let dir = Dir::new(file, FsPerms::ReadWrite, OpenMode::READ | OpenMode::WRITE, false);
             self.scratch = Some((made, dir));

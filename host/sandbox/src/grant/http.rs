@@ -20,6 +20,7 @@ use wasmtime_wasi_http::{
 };
 
 use super::client;
+use super::open::OpenFile;
 use crate::plugin::Data;
 use crate::quote;
 
@@ -190,10 +191,11 @@ impl WasiHttpHooks for Hooks {
         let slot = self.slots.clone().try_acquire_owned();
         Box::new(async move {
             let slot = slot.map_err(|_| Error::ConnectionLimitReached)?;
+            let open = OpenFile::new().map_err(|_| Error::ConnectionLimitReached)?;
             let response = http.exchange(url?, request, options).await?;
             // This ends when the guest drops the response's body, and gives the slot back.
             let held = async move {
-                let _slot = slot;
+                let _held = (slot, open);
                 std::future::pending().await
             };
             Ok((response, Box::new(held) as Box<_>))

@@ -7,7 +7,9 @@ mod files;
 mod http;
 mod judge;
 mod model;
+mod open;
 mod real;
+mod roots;
 mod scratch;
 mod stream;
 
@@ -22,12 +24,13 @@ use wasmtime_wasi::WasiCtxBuilder;
 #[expect(unreachable_pub, reason = "generated code re-exports it")]
 pub use code::CodeSession;
 pub use judge::{JudgeEndpoint, JudgeError};
+pub(crate) use open::NoMoreFiles;
 
 use crate::error::LoadError;
+use crate::info::Info;
 use crate::interpreter::Interpreter;
 use crate::library::Library;
 use crate::plugin::{Call, Data};
-use crate::info::Info;
 use crate::sandbox::Sandbox;
 use code::CodeState;
 use directories::{Directories, FileState};
@@ -73,7 +76,8 @@ impl Granted {
             directories.read(path).map_err(why)?;
         }
         if let Some(mib) = grants.scratch_mib {
-            directories.scratch(mib, grants.scratch_files);
+            let made = directories.scratch(mib, grants.scratch_files);
+            made.map_err(|error| refuse("scratch_mib", error.to_string()))?;
         }
         if grants.real_clock {
             directories.show_times();
@@ -114,10 +118,6 @@ impl Granted {
         !self.directories.is_empty()
     }
 
-    /// Links what the run grants, in place of the refusals.
-    pub(crate) fn link(&self, linker: &mut Linker<Data>) -> wasmtime::Result<()> {
-        // The monotonic clock is linked already, to virtual time.
-        linker.allow_shadowing(true);
     /// Whether the plugin may send requests, so that each of its handles may stand for much.
     pub(crate) fn has_http(&self) -> bool {
         self.http.is_some()
@@ -128,6 +128,10 @@ impl Granted {
         self.interpreter.as_ref().map(Interpreter::info)
     }
 
+    /// Links what the run grants, in place of the refusals.
+    pub(crate) fn link(&self, linker: &mut Linker<Data>) -> wasmtime::Result<()> {
+        // The monotonic clock is linked already, to virtual time.
+        linker.allow_shadowing(true);
         if self.has_files() {
             files::link(linker)?;
         }
@@ -171,10 +175,6 @@ pub(crate) struct State {
     code: CodeState,
 }
 
-/// What a derived seed is for. Stream 0 is the instance's own randomness.
-#[derive(Clone, Copy)]
-enum Purpose {
-    Question = 1,
 impl State {
     /// Whether the call in progress waits until others end a session of its interpreter.
     pub(crate) fn waits_for_a_session(&self) -> bool {
@@ -182,6 +182,10 @@ impl State {
     }
 }
 
+/// What a derived seed is for. Stream 0 is the instance's own randomness.
+#[derive(Clone, Copy)]
+enum Purpose {
+    Question = 1,
     Session = 2,
 }
 

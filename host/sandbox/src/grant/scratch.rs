@@ -5,10 +5,12 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tempfile::TempDir;
 use thiserror::Error;
+
+use super::open::OpenFile;
+use super::roots::{Roots, flatten};
 
 /// Files and directories that one instance may hold open at a time.
 const OPEN: usize = 64;
@@ -18,14 +20,6 @@ const STREAMS: usize = 256;
 
 /// Directories that one instance may be listing at a time: the host holds all names of each.
 const LISTINGS: usize = 8;
-
-/// Files that all instances together hold open, and how many they may: half of what the process may, so that
-/// the host can always open its own.
-static ALL_OPEN: AtomicUsize = AtomicUsize::new(0);
-static ALL_OPEN_LIMIT: LazyLock<usize> = LazyLock::new(|| {
-    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    most.map_or(usize::MAX, |most| usize::try_from(most / 2).unwrap_or(usize::MAX))
-});
 
 /// Why the host refuses something that the operating system would do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -90,16 +84,13 @@ impl Books {
         if *held >= most {
             return Err(Refusal::TooMuchOpen);
         }
-        if kind == Kind::Open && ALL_OPEN.fetch_add(1, Ordering::Relaxed) >= *ALL_OPEN_LIMIT {
-            ALL_OPEN.fetch_sub(1, Ordering::Relaxed);
-            return Err(Refusal::TooMuchOpen);
-        }
+        let open = (kind == Kind::Open).then(OpenFile::new).transpose().map_err(|_| Refusal::TooMuchOpen)?;
         *held += 1;
         if let Some(inode) = scratch {
             accounts.sizes.entry(inode).or_default().handles += 1;
         }
         drop(accounts);
-        Ok(Handle { books: self.clone(), kind, scratch })
+        Ok(Handle { books: self.clone(), kind, scratch, _open: open })
     }
 
     /// Enters a new file or directory.
@@ -159,6 +150,7 @@ pub(crate) struct Handle {
     books: Books,
     kind: Kind,
     scratch: Option<u64>,
+    _open: Option<OpenFile>,
 }
 
 impl Handle {
@@ -178,10 +170,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         let mut accounts = self.books.lock();
         match self.kind {
-            Kind::Open => {
-                accounts.open -= 1;
-                ALL_OPEN.fetch_sub(1, Ordering::Relaxed);
-            }
+            Kind::Open => accounts.open -= 1,
             Kind::Stream => accounts.streams -= 1,
             Kind::Listing => accounts.listings -= 1,
         }
@@ -196,46 +185,31 @@ impl Drop for Handle {
 
 /// A directory that is gone when dropped, however deep the guest nested others in it.
 #[derive(Debug)]
-pub(crate) struct ScratchDir(TempDir);
+pub(crate) struct ScratchDir {
+    dir: TempDir,
+    _open: OpenFile,
+    /// Outlives the directory.
+    _roots: Arc<Roots>,
+}
 
 impl ScratchDir {
-    pub(crate) fn new() -> io::Result<Self> {
-        let dir = Self(tempfile::Builder::new().prefix("molt-scratch-").tempdir()?);
+    pub(crate) fn new(roots: &Arc<Roots>) -> wasmtime::Result<Self> {
+        let open = OpenFile::new()?;
+        let dir = Self { dir: TempDir::new_in(roots.path())?, _open: open, _roots: roots.clone() };
         fs::create_dir(dir.path())?;
         Ok(dir)
     }
 
     /// What the guest sees.
     pub(crate) fn path(&self) -> PathBuf {
-        self.0.path().join("scratch")
-    }
-
-    /// Moves every directory to one place beside the guest's, so that removing them takes neither a deep stack
-    /// nor many open files.
-    fn flatten(&self) -> io::Result<()> {
-        let flat = self.0.path().join("flat");
-        fs::create_dir(&flat)?;
-        let mut directories = vec![self.path()];
-        let mut count = 0_u64;
-        while let Some(directory) = directories.pop() {
-            for entry in fs::read_dir(&directory)? {
-                let entry = entry?;
-                if entry.file_type()?.is_dir() {
-                    let moved = flat.join(count.to_string());
-                    count += 1;
-                    fs::rename(entry.path(), &moved)?;
-                    directories.push(moved);
-                }
-            }
-        }
-        Ok(())
+        self.dir.path().join("scratch")
     }
 }
 
 impl Drop for ScratchDir {
     fn drop(&mut self) {
-        if let Err(error) = self.flatten() {
-            tracing::warn!("{}: {error}", self.0.path().display());
+        if let Err(error) = flatten(self.dir.path()) {
+            tracing::warn!("{}: {error}", self.dir.path().display());
         }
     }
 }
@@ -243,6 +217,7 @@ impl Drop for ScratchDir {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::super::roots::tests::deepen;
     use super::*;
 
     fn file(dir: &ScratchDir, name: &str, bytes: u64) -> (fs::File, u64) {
@@ -254,7 +229,7 @@ mod tests {
 
     #[test]
     fn bytes_are_free_when_neither_a_name_nor_a_handle_is_left() {
-        let dir = ScratchDir::new().unwrap();
+        let dir = ScratchDir::new(&Arc::new(Roots::new().unwrap())).unwrap();
         let books = Books::new(100, 2);
         let (on_disk, inode) = file(&dir, "a", 80);
         books.create().unwrap();
@@ -292,16 +267,9 @@ mod tests {
 
     #[test]
     fn a_deep_directory_is_removed() {
-        let dir = ScratchDir::new().unwrap();
-        let root = dir.0.path().to_owned();
-        // Deeper than a process may have files open, and than a path may be long.
-        let mut inside =
-            cap_std::fs::Dir::open_ambient_dir(dir.path(), cap_std::ambient_authority()).unwrap();
-        for _ in 0..1500 {
-            inside.create_dir("deeper").unwrap();
-            inside.write("file", "x").unwrap();
-            inside = inside.open_dir("deeper").unwrap();
-        }
+        let dir = ScratchDir::new(&Arc::new(Roots::new().unwrap())).unwrap();
+        let root = dir.dir.path().to_owned();
+        deepen(&dir.path());
         drop(dir);
         assert!(!root.exists());
     }

@@ -1,7 +1,7 @@
 //! Directories: what is inside can be read, what is outside cannot be reached, and /scratch has a quota.
 
-use super::{answer, load, try_answer};
-use molt_sandbox::{Grants, Reward};
+use super::{access, answer, common, load, try_answer};
+use molt_sandbox::{Access, Grants, Limits, Reward};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -36,8 +36,12 @@ fn reads(place: &Place) -> Reward {
     load("grant-files", Grants { read: vec![place.data.clone()], ..Grants::default() })
 }
 
+fn scratch_grants(mib: u64, files: u64) -> Grants {
+    Grants { scratch_mib: Some(mib), scratch_files: files, ..Grants::default() }
+}
+
 fn scratch(mib: u64, files: u64) -> Reward {
-    load("grant-files", Grants { scratch_mib: Some(mib), scratch_files: files, ..Grants::default() })
+    load("grant-files", scratch_grants(mib, files))
 }
 
 #[tokio::test]
@@ -281,14 +285,39 @@ async fn what_is_open_is_bounded() {
 async fn scratch_is_removed_after_every_end() {
     // Found by a name that no other test writes, of this process or another.
     let canary = format!("canary-{}", std::process::id());
-    let left = || {
-        let places = fs::read_dir(std::env::temp_dir()).unwrap().flatten();
-        places.filter(|place| place.path().join("scratch").join(&canary).exists()).count()
+    let scratches = || {
+        let ours = |place: &fs::DirEntry| place.file_name().to_string_lossy().starts_with("molt-scratch-");
+        let places = fs::read_dir(std::env::temp_dir()).unwrap().flatten().filter(ours);
+        places.flat_map(|place| fs::read_dir(place.path()).into_iter().flatten().flatten())
     };
-    let reward = scratch(1, 10);
-    for (end, fails) in [("panic", true), ("spin", true), ("list /scratch", false)] {
-        let result = try_answer(&reward, &format!("mkdir /scratch/{canary}\n{end}")).await;
-        assert_eq!((result.is_err(), left()), (fails, 0), "{end}: {result:?}");
+    let left = || scratches().filter(|place| place.path().join("scratch").join(&canary).exists()).count();
+    let soon = Limits { call_s: 1, cpu_ms: 20_000, ..Limits::default() };
+    let hasty = Access { limits: soon, ..access(scratch_grants(1, 10)) };
+    let hasty = common::SANDBOX.reward(&common::library(), "grant-files", hasty).unwrap();
+    let (usual, make) = (scratch(1, 10), format!("mkdir /scratch/{canary}\nlist /scratch"));
+    assert_eq!(answer(&usual, &make).await, format!("ok|{canary}"));
+    assert_eq!(left(), 0, "a good end");
+    for (reward, end, label) in
+        [(&usual, "panic", "trap"), (&usual, "spin", "cpu-limit"), (&hasty, "spin", "time-limit")]
+    {
+        let call = {
+            let (reward, commands) = (reward.clone(), format!("{make}\n{end}"));
+            tokio::spawn(async move { try_answer(&reward, &commands).await })
+        };
+        let mut seen = 0;
+        while !call.is_finished() {
+            seen = seen.max(left());
+            tokio::task::yield_now().await;
+        }
+        // A panic may be over before anybody looks.
+        assert!(seen == 1 || end == "panic", "{label}: the directory was never there");
+        assert_eq!(call.await.unwrap().unwrap_err().label(), label);
+        assert_eq!(left(), 0, "{label}");
+    }
+    let call = tokio::spawn(async move { try_answer(&hasty, &format!("{make}\nspin")).await });
+    while left() == 0 {
+        assert!(!call.is_finished(), "the directory was never there");
+        tokio::task::yield_now().await;
     }
 }
 
