@@ -7,6 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use wasmtime_wasi::FsPerms;
 use wasmtime_wasi::filesystem::{Dir, OpenMode, WasiFilesystemCtx};
+use wasmtime_wasi::p2::FsResult;
+use wasmtime_wasi::p2::bindings::filesystem::types::{DirectoryEntry, MetadataHashValue};
 
 use super::roots::Roots;
 use super::scratch::{Books, Handle, ScratchDir};
@@ -66,10 +68,18 @@ impl Directories {
             books: Books::new(bytes, files),
             handles: HashMap::new(),
             listings: HashMap::new(),
+            numbers: HashMap::new(),
+            numbered: 0,
             context: WasiFilesystemCtx::default(),
             scratch: None,
         }
     }
+}
+
+/// What is left of a directory's entries, by name.
+pub(super) struct Listing {
+    pub(super) entries: std::vec::IntoIter<FsResult<DirectoryEntry>>,
+    pub(super) _handle: Handle,
 }
 
 /// The files of one instance.
@@ -78,7 +88,10 @@ pub(crate) struct FileState {
     pub(super) books: Books,
     /// By descriptor.
     pub(super) handles: HashMap<u32, Handle>,
-    pub(super) listings: HashMap<u32, Handle>,
+    pub(super) listings: HashMap<u32, Listing>,
+    /// What the guest sees in place of a hash of device and inode, which are the machine's.
+    numbers: HashMap<(u64, u64), u64>,
+    numbered: u64,
     pub(super) context: WasiFilesystemCtx,
     /// Made when the guest first asks what it has.
     scratch: Option<(ScratchDir, Dir)>,
@@ -92,6 +105,24 @@ impl FileState {
 
     pub(super) fn shows_times(&self) -> bool {
         self.directories.times
+    }
+
+    /// The number of a file or directory: the first that is asked for is 1.
+    pub(super) fn number(&mut self, hash: MetadataHashValue) -> MetadataHashValue {
+        let number = self.numbers.entry((hash.lower, hash.upper)).or_insert_with(|| {
+            self.numbered += 1;
+            self.numbered
+        });
+        MetadataHashValue { lower: *number, upper: 0 }
+    }
+
+    /// What was removed has no number any more: the next one in its place may have the same inode.
+    pub(super) fn forget(&mut self, hash: Option<MetadataHashValue>) {
+        hash.and_then(|hash| self.numbers.remove(&(hash.lower, hash.upper)));
+    }
+
+    pub(super) fn has_numbers(&self) -> bool {
+        !self.numbers.is_empty()
     }
 
     /// The private directory, if there is one.

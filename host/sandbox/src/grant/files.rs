@@ -15,7 +15,7 @@ use wasmtime_wasi::p2::bindings::filesystem::types::{
 use wasmtime_wasi::p2::bindings::filesystem::{preopens, types as bindings};
 use wasmtime_wasi::p2::{DynInputStream, DynOutputStream, FsError, FsResult, ReaddirIterator};
 
-use super::directories::{FileState, SCRATCH};
+use super::directories::{FileState, Listing, SCRATCH};
 use super::scratch::{Handle, Kind, Refusal};
 use super::stream::{Counted, Writer};
 use crate::plugin::Data;
@@ -127,6 +127,15 @@ impl View<'_> {
         let dir = cap_std::fs::Dir::from_std_file(dir.dir.try_clone()?);
         let found = dir.symlink_metadata(path).ok();
         Ok(found.map(|found| (cap_std::fs::MetadataExt::ino(&found), found.is_dir())))
+    }
+
+    /// What is to be forgotten once the name is gone, if the guest was told a number of it.
+    async fn hash(&mut self, fd: &Resource<Descriptor>, path: &str) -> Option<MetadataHashValue> {
+        if !self.state.has_numbers() {
+            return None;
+        }
+        let path = path.trim_end_matches('/').to_owned();
+        self.wasi().metadata_hash_at(same(fd), PathFlags::empty(), path).await.ok()
     }
 
     /// Whether a change of the file's size to `bytes` is within the quota.
@@ -286,8 +295,10 @@ impl HostDescriptor for View<'_> {
     async fn remove_directory_at(&mut self, fd: Resource<Descriptor>, path: String) -> FsResult<()> {
         plain(&path)?;
         self.writable(&fd)?;
+        let hash = self.hash(&fd, &path).await;
         self.wasi().remove_directory_at(fd, path).await?;
         self.state.books.uncreate();
+        self.state.forget(hash);
         Ok(())
     }
 
@@ -295,7 +306,9 @@ impl HostDescriptor for View<'_> {
         new_name(&path)?;
         self.writable(&fd)?;
         let named = self.named(&fd, &path)?;
+        let hash = self.hash(&fd, &path).await;
         self.wasi().unlink_file_at(fd, path).await?;
+        self.state.forget(hash);
         if let Some((inode, _)) = named {
             self.state.books.remove(inode);
         }
@@ -315,7 +328,9 @@ impl HostDescriptor for View<'_> {
         self.writable(&new_fd)?;
         let moved = self.named(&fd, &old)?;
         let replaced = self.named(&new_fd, &new)?;
+        let hash = if replaced == moved { None } else { self.hash(&new_fd, &new).await };
         self.wasi().rename_at(fd, old, new_fd, new).await?;
+        self.state.forget(hash);
         match replaced {
             Some((_, true)) if replaced != moved => self.state.books.uncreate(),
             Some((inode, false)) if replaced != moved => self.state.books.remove(inode),
@@ -346,7 +361,21 @@ impl HostDescriptor for View<'_> {
     async fn read_directory(&mut self, fd: Resource<Descriptor>) -> FsResult<Resource<ReaddirIterator>> {
         let handle = self.state.books.handle(Kind::Listing, None)?;
         let listing = self.wasi().read_directory(fd).await?;
-        self.state.listings.insert(listing.rep(), handle);
+        let rep = listing.rep();
+        let mut entries = Vec::new();
+        loop {
+            let next = self.wasi().read_directory_entry(Resource::new_borrow(rep)).await;
+            match next.transpose() {
+                Some(entry) => entries.push(entry),
+                None => break,
+            }
+        }
+        // By name, whatever the operating system's order; what cannot be told comes last.
+        entries.sort_by(|a, b| match (a, b) {
+            (Ok(a), Ok(b)) => a.name.cmp(&b.name),
+            _ => a.is_err().cmp(&b.is_err()),
+        });
+        self.state.listings.insert(rep, Listing { entries: entries.into_iter(), _handle: handle });
         Ok(listing)
     }
 
@@ -395,7 +424,8 @@ impl HostDescriptor for View<'_> {
     }
 
     async fn metadata_hash(&mut self, fd: Resource<Descriptor>) -> FsResult<MetadataHashValue> {
-        self.wasi().metadata_hash(fd).await
+        let hash = self.wasi().metadata_hash(fd).await?;
+        Ok(self.state.number(hash))
     }
 
     async fn metadata_hash_at(
@@ -405,7 +435,8 @@ impl HostDescriptor for View<'_> {
         path: String,
     ) -> FsResult<MetadataHashValue> {
         plain(&path)?;
-        self.wasi().metadata_hash_at(fd, follow, path).await
+        let hash = self.wasi().metadata_hash_at(fd, follow, path).await?;
+        Ok(self.state.number(hash))
     }
 
     async fn is_same_object(
@@ -451,7 +482,7 @@ impl HostDirectoryEntryStream for View<'_> {
         &mut self,
         listing: Resource<ReaddirIterator>,
     ) -> FsResult<Option<DirectoryEntry>> {
-        self.wasi().read_directory_entry(listing).await
+        self.state.listings.get_mut(&listing.rep()).and_then(|listing| listing.entries.next()).transpose()
     }
 
     fn drop(&mut self, listing: Resource<ReaddirIterator>) -> wasmtime::Result<()> {

@@ -319,6 +319,27 @@ async fn scratch_is_removed_after_every_end() {
         assert!(!call.is_finished(), "the directory was never there");
         tokio::task::yield_now().await;
     }
+    call.abort();
+    assert!(call.await.unwrap_err().is_cancelled());
+    assert_eq!(left(), 0, "nobody waits any more");
+}
+
+#[tokio::test]
+async fn what_a_directory_looks_like_does_not_depend_on_the_machine() {
+    let names: Vec<String> = (10..40).map(|n| n.to_string()).collect();
+    // Made in another order than listed in.
+    let made: Vec<String> =
+        names.iter().enumerate().map(|(n, _)| format!("write /scratch/{} 1", names[n * 7 % 30])).collect();
+    let said = answer(&scratch(1, 100), &format!("{}\nlist-as-told /scratch", made.join("\n"))).await;
+    assert_eq!(said.rsplit('|').next(), Some(names.join(",").as_str()));
+    let said = answer(
+        &scratch(1, 100),
+        "write /scratch/a 1\nwrite /scratch/b 1\nraw-hash /scratch b\nraw-hash /scratch a\nraw-hash-open /scratch b\n\
+         rename /scratch/a /scratch/c\nraw-hash /scratch c\nrm /scratch/b\nwrite /scratch/b 1\nraw-hash /scratch b\n\
+         rename /scratch/c /scratch/b\nraw-hash /scratch b\nmkdir /scratch/d\nraw-hash /scratch d\nraw-hash /scratch no",
+    )
+    .await;
+    assert_eq!(said, "ok|ok|1+0|2+0|1+0|ok|2+0|ok|ok|3+0|ok|2+0|ok|4+0|no-entry");
 }
 
 #[tokio::test]
