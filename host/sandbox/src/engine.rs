@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-use wasmtime::component::Linker;
+use wasmtime::component::{Component, Linker};
 use wasmtime::{
     Cache, CacheConfig, Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig,
     WasmBacktraceDetails,
@@ -22,6 +22,10 @@ const TICK: Duration = Duration::from_millis(5);
 
 /// Elements that one table of the shared engine may have: several times what large language runtimes need.
 const TABLE_ELEMENTS: usize = 200_000;
+
+/// Memories and tables that the pool has for each instance. One that has more takes the places of several.
+const MEMORIES_EACH: u32 = 2;
+const TABLES_EACH: u32 = 4;
 
 /// Stack for the host's functions, beyond what the guest may use, in KiB.
 const HOST_STACK_KIB: usize = 1536;
@@ -115,15 +119,24 @@ impl Engines {
     }
 }
 
-/// Room for `instances`, reserved and not yet used. Nearly all of them have one memory and few tables; some may
-/// have as many as are allowed, as long as there is room.
+/// How many places of the pool an instance of `component` takes.
+pub(crate) fn places(component: &Component) -> u32 {
+    let most = (MEMORIES as u32).div_ceil(MEMORIES_EACH).max((TABLES as u32).div_ceil(TABLES_EACH));
+    component.resources_required().map_or(most, |needs| {
+        let places = needs.num_memories.div_ceil(MEMORIES_EACH).max(needs.num_tables.div_ceil(TABLES_EACH));
+        places.clamp(1, most)
+    })
+}
+
+/// Room for `instances`, reserved and not yet used. A memory reserves 4 GiB of the address space, whose 128 TiB are
+/// half used with two for each.
 fn pool(instances: u32) -> PoolingAllocationConfig {
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(instances)
         .total_stacks(instances)
         .total_core_instances(CORE_INSTANCES as u32 * instances)
-        .total_memories(2 * instances)
-        .total_tables(4 * instances)
+        .total_memories(MEMORIES_EACH * instances)
+        .total_tables(TABLES_EACH * instances)
         .max_core_instances_per_component(CORE_INSTANCES as u32)
         .max_memories_per_component(MEMORIES as u32)
         .max_tables_per_component(TABLES as u32)

@@ -55,6 +55,8 @@ pub(crate) struct Plugin {
     pub(crate) engine: Engine,
     /// How many instances of this plugin, and of all plugins of its kind, may be alive; the next one waits.
     pub(crate) slots: [Arc<Semaphore>; 2],
+    /// How many of the latter one instance takes.
+    pub(crate) places: u32,
     pub(crate) observer: Option<Observer>,
 }
 
@@ -94,17 +96,18 @@ impl Plugin {
     /// Waits while as many instances are alive as may be.
     pub(crate) async fn store(&self, call: Call) -> Store<Data> {
         let [own, kind] = &self.slots;
-        let slot = async |slots: &Arc<Semaphore>| {
-            slots.clone().acquire_owned().await.expect("the semaphore is never closed")
+        let slot = async |slots: &Arc<Semaphore>, places| {
+            slots.clone().acquire_many_owned(places).await.expect("the semaphore is never closed")
         };
-        let slots = [slot(own).await, slot(kind).await];
+        let slots = [slot(own, 1).await, slot(kind, self.places).await];
         self.store_in(slots, call)
     }
 
     /// As [`store`](Self::store), if there is room for an instance right now.
     pub(crate) fn store_now(&self, call: Call) -> Option<Store<Data>> {
         let [own, kind] = &self.slots;
-        let slots = [own.clone().try_acquire_owned().ok()?, kind.clone().try_acquire_owned().ok()?];
+        let slots =
+            [own.clone().try_acquire_owned().ok()?, kind.clone().try_acquire_many_owned(self.places).ok()?];
         Some(self.store_in(slots, call))
     }
 
@@ -319,6 +322,7 @@ mod tests {
             granted: Arc::default(),
             engine,
             slots,
+            places: 1,
             observer: None,
         };
         let mut store = plugin.store(Call::NONE).await;

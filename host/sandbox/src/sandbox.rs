@@ -7,7 +7,7 @@ use tokio::sync::Semaphore;
 use wasmtime::component::{Component, InstancePre};
 
 use crate::contract::{self, Contract};
-use crate::engine::Engines;
+use crate::engine::{self, Engines};
 use crate::environment::Environment;
 use crate::error::LoadError;
 use crate::estimator::Estimator;
@@ -191,6 +191,7 @@ impl Sandbox {
             _ => strip::debug_information(bytes).map_err(|error| link(error.into()))?,
         };
         let component = Component::from_binary(&runtime.engine, &bytes).map_err(link)?;
+        let places = engine::places(&component);
         let mut linker = runtime.linker;
         refuse::link(&mut linker, &runtime.engine, &component, granted.has_files()).map_err(link)?;
         granted.link(&mut linker).map_err(link)?;
@@ -204,6 +205,7 @@ impl Sandbox {
             granted: Arc::new(granted),
             engine: runtime.engine,
             slots: [own, slots.clone()],
+            places,
             observer: self.observer.clone(),
         };
         Ok((plugin, component))
@@ -237,5 +239,52 @@ fn check_imports(info: &Info, granted: &Granted) -> Result<(), LoadError> {
     match info.imports.iter().find(|import| !allowed(import)) {
         Some(import) => Err(LoadError::NotGranted { name: info.name.clone(), import: import.clone() }),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plugin::Call;
+    use molt_core::settings::Limits;
+
+    /// A reward with as many memories and tables.
+    fn reward(memories: usize, tables: usize) -> Vec<u8> {
+        let text = format!(
+            r#"(component
+                 (core module $m {} {} (func (export "score")))
+                 (core instance $i (instantiate $m))
+                 (func $score (canon lift (core func $i "score")))
+                 (instance $reward (export "score" (func $score)))
+                 (export "molt:plugin/reward@0.2.0" (instance $reward)))"#,
+            "(memory 1)".repeat(memories),
+            "(table 1 funcref)".repeat(tables)
+        );
+        wat::parse_str(text).expect("well-formed")
+    }
+
+    #[tokio::test]
+    async fn who_has_a_slot_has_room_in_the_pool() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let sandbox = Sandbox {
+            engines: Arc::new(Engines::new(None, 8).expect("the runtime starts")),
+            rewards: Arc::new(Semaphore::new(8)),
+            ..Sandbox::new(None).expect("the runtime starts")
+        };
+        for (memories, tables, fit) in [(1, 1, 8), (2, 4, 8), (3, 1, 4), (1, 16, 2), (4, 9, 2)] {
+            let path = dir.path().join("crowd.wasm");
+            std::fs::write(&path, reward(memories, tables)).expect("written");
+            let name = path.to_str().expect("UTF-8");
+            let (library, access) = (Library::new(&[]), Limits::default().into());
+            let loaded = sandbox.load(&library, name, access, Kind::Reward, &sandbox.rewards);
+            let (plugin, component) = loaded.expect("it is loaded");
+            let mut held = Vec::new();
+            while let Some(mut store) = plugin.store_now(Call::NONE) {
+                let run = async |store: &mut wasmtime::Store<Data>| component.instantiate_async(store).await;
+                let made = plugin.run(&mut store, None, run).await;
+                held.push((made.expect("there is room"), store));
+            }
+            assert_eq!(held.len(), fit, "{memories} memories, {tables} tables");
+        }
     }
 }
