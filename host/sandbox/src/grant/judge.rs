@@ -49,10 +49,10 @@ pub enum JudgeError {
     Client(String),
 }
 
-/// Without the key.
+/// Without the key, and without what of the URL may be one.
 impl fmt::Debug for JudgeEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JudgeEndpoint").field("url", &self.url.as_str()).finish_non_exhaustive()
+        f.debug_struct("JudgeEndpoint").field("host", &self.url.host_str()).finish_non_exhaustive()
     }
 }
 

@@ -133,6 +133,9 @@ async fn the_key_is_never_shown() {
     let error = judge.chat(question()).await.unwrap_err().to_string();
     assert!(error.contains("the judge answered 400") && !error.contains("molt-sandbox"), "{error}");
     assert!(!format!("{judge:?}").contains("molt-sandbox"));
+    let url = Some("http://me:secret@127.0.0.1:1/v1?token=secret".to_owned());
+    let judge = JudgeEndpoint::new(&Judge { url, ..Judge::default() }).unwrap();
+    assert!(!format!("{judge:?}").contains("secret"), "{judge:?}");
 }
 
 #[test]
