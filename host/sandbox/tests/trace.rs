@@ -5,7 +5,6 @@ mod common;
 
 use common::{SANDBOX, call, library, limits, plugins, sample};
 use molt_sandbox::{Failure, Library};
-use std::time::{Duration, Instant};
 
 #[tokio::test]
 async fn a_panic_is_told_with_the_source_lines_of_the_plugin() {
@@ -73,10 +72,9 @@ async fn what_a_plugin_says_of_itself_costs_the_host_nothing() {
     }
     let one = |index: usize| [leb(index), leb(name.len()), name.clone().into_bytes()].concat();
     let names = [leb(1000), (0..1000).flat_map(one).collect()].concat();
-    let start = Instant::now();
     let failure = crashed(&[("name", [vec![1], leb(names.len()), names].concat())]).await;
     assert_eq!(failure.label(), "trap", "{failure}");
-    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    assert!(failure.trace.iter().all(|frame| frame.len() < 1000), "{:?}", failure.trace);
 }
 
 /// How a plugin crashes whose code is followed by these custom sections.
