@@ -202,7 +202,9 @@ impl fmt::Display for Failure {
             Cause::Fuel { limit } => write!(f, "ran more instructions than its limit of {limit}")?,
             Cause::Time { limit_s } => write!(f, "took longer than its limit of {limit_s} s")?,
             Cause::HostCalls { limit } => write!(f, "called the host more often than its limit of {limit}")?,
-            Cause::Output { limit_kib } => write!(f, "returned more data than its limit of {limit_kib} KiB")?,
+            Cause::Output { limit_kib } => {
+                write!(f, "handed the host more data at once than its limit of {limit_kib} KiB")?
+            }
             Cause::Stack => write!(f, "overflowed its stack")?,
             Cause::Trap(what) => write!(f, "crashed ({what})")?,
             Cause::NotFinite(what) => write!(f, "returned a number that is not finite ({what})")?,

@@ -22,7 +22,7 @@ pub(crate) const TABLES: usize = 16;
 /// Linear memories of a component.
 pub(crate) const MEMORIES: usize = 4;
 
-/// The memory of one instance: linear memories and tables, in bytes.
+/// The memory of one instance: linear memories in bytes, and tables in elements.
 #[derive(Debug)]
 pub(crate) struct MemoryLimit {
     mib: u64,
@@ -43,7 +43,7 @@ impl MemoryLimit {
         Self { mib, bytes, used: 0, table_elements, elements: 0, refused: None }
     }
 
-    /// What is used, in bytes.
+    /// What its linear memories have, in bytes.
     pub(crate) fn used(&self) -> usize {
         self.used
     }

@@ -122,7 +122,7 @@ impl Sandbox {
         Reward::new(plugin, component)
     }
 
-    /// Loads the environment plugin called `name`. Errors as for [`reward`](Self::reward).
+    /// Loads the environment plugin called `name`.
     ///
     /// # Errors
     /// It is not found, not an environment, built against another contract, or imports what is not granted.

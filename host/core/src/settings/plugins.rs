@@ -58,7 +58,7 @@ pub struct Limits {
     pub table_elements: usize,
     /// Instances that may be alive at a time; more wait.
     pub instances: usize,
-    /// Data that one call may return, in KiB.
+    /// Data that one call may hand the host at once, as its answer or asking for something, in KiB.
     pub output_kib: u64,
     /// What one instance may print, in KiB; the rest is cut off.
     pub log_kib: u64,
@@ -101,7 +101,7 @@ pub struct LimitOverrides {
     pub table_elements: Option<usize>,
     /// Instances that may be alive at a time; more wait.
     pub instances: Option<usize>,
-    /// Data that one call may return, in KiB.
+    /// Data that one call may hand the host at once, as its answer or asking for something, in KiB.
     pub output_kib: Option<u64>,
     /// What one instance may print, in KiB.
     pub log_kib: Option<u64>,
