@@ -23,10 +23,13 @@ pub enum LoadError {
     )]
     Digest { name: String, wanted: String, found: Vec<(PathBuf, String)> },
 
-    #[error("cannot read plugin {}", .path.display())]
+    #[error("cannot read plugin {}; check that the file is there and may be read", .path.display())]
     Unreadable { path: PathBuf, source: std::io::Error },
 
-    #[error("{} is larger than {limit_mib} MiB, too large for a plugin", .path.display())]
+    #[error(
+        "{} is larger than {limit_mib} MiB, too large for a plugin; build it without debug information, or put less \
+         data into it", .path.display()
+    )]
     TooLarge { path: PathBuf, limit_mib: u64 },
 
     #[error("{} is not a WebAssembly file: it does not begin like one", .path.display())]
@@ -38,7 +41,7 @@ pub enum LoadError {
     )]
     CoreModule { path: PathBuf },
 
-    #[error("{} is damaged: {reason}", .path.display())]
+    #[error("{} is damaged: {reason}; fetch or build it anew", .path.display())]
     Corrupt { path: PathBuf, reason: String },
 
     #[error("{} would take too long to compile: {what}; make it of smaller functions, or of fewer", .path.display())]
@@ -66,7 +69,10 @@ pub enum LoadError {
     #[error("plugins.grant.{name}.{grant} cannot be granted: {why}")]
     Grant { name: String, grant: &'static str, why: String },
 
-    #[error("plugin `{name}` cannot be compiled and linked: {reason}")]
+    #[error(
+        "plugin `{name}` cannot be compiled and linked: {reason}; build it against a world of wit/{}",
+        contract::LATEST
+    )]
     Link { name: String, reason: String },
 
     #[error("the cache for compiled plugins, {}, cannot be used", .path.display())]
@@ -209,7 +215,11 @@ impl fmt::Display for Failure {
             Cause::Trap(what) => write!(f, "crashed ({what})")?,
             Cause::NotFinite(what) => write!(f, "returned a number that is not finite ({what})")?,
             Cause::BadReturn(what) => write!(f, "returned what does not fit the call ({what})")?,
-            Cause::Denied(what) => write!(f, "asked for {what}, which is not granted")?,
+            Cause::Denied(what) => {
+                let grant = if what.starts_with("the network") { "http" } else { "read" };
+                let name = &self.plugin;
+                write!(f, "asked for {what}, which is not granted (see plugins.grant.{name}.{grant})")?
+            }
             Cause::Reported(what) => write!(f, "reported a failure ({what})")?,
             Cause::BadCall(what) => write!(f, "was called with arguments that do not fit together ({what})")?,
             Cause::Full(what) => write!(f, "found no room for another instance ({what})")?,

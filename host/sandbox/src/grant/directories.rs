@@ -36,7 +36,8 @@ struct Scratch {
 impl Directories {
     /// Opens a directory that the guest may read, as `/` and its last name.
     pub(crate) fn read(&mut self, path: &Path) -> Result<(), String> {
-        let place = path.file_name().and_then(|name| name.to_str()).ok_or("it has no last name")?;
+        let place = path.file_name().ok_or("it has no last name; name the directory itself, e.g. ../data")?;
+        let place = place.to_str().ok_or("its last name is not UTF-8; rename it")?;
         let place = format!("/{place}");
         if place == SCRATCH || self.read.iter().any(|(_, other)| *other == place) {
             return Err(format!("the plugin would see two directories as {place}"));

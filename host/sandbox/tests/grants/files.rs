@@ -281,7 +281,7 @@ async fn what_is_open_is_bounded() {
     assert_eq!(said, "64|8|256|inside", "and given back");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scratch_is_removed_after_every_end() {
     // Found by a name that no other test writes, of this process or another.
     let canary = format!("canary-{}", std::process::id());
@@ -357,4 +357,5 @@ async fn without_a_grant_the_first_step_ends_the_call() {
     let reward = load("grant-files", Grants::default());
     let failure = try_answer(&reward, "read /data/a.txt").await.unwrap_err();
     assert_eq!(failure.label(), "denied", "{failure}");
+    assert!(failure.to_string().contains("plugins.grant.grant-files.read"), "{failure}");
 }
