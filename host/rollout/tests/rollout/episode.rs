@@ -140,8 +140,9 @@ async fn a_prompt_that_only_the_environment_made_too_long_is_its_failure() {
         assert!(got.detail.contains("`hostile-environment`") && got.detail.contains(told), "{}", got.detail);
         assert!(got.reason.is_failure() && requests(&driver).is_empty());
     }
+    // With room for one token there is a turn.
     let (driver, row) = driver("", room + 1);
-    assert_eq!(dropped(rollout(&driver, &row).await).reason.label(), "no-reward");
+    assert_eq!(finished(rollout(&driver, &row).await).completion, "4");
 }
 
 #[tokio::test]

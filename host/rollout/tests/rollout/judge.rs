@@ -6,6 +6,7 @@ use molt_core::ids::GroupId;
 use molt_core::outcome::{Group, Outcome};
 use molt_core::settings::{Access, GrantedModel, Grants, Judge, Limits};
 use molt_core::trajectory::Reward;
+use molt_model::Chat;
 use molt_rollout::{Driver, PolicyModel, WeightedReward};
 use molt_sandbox::{ChatError, ChatFinish, ChatModel, ChatRequest, JudgeEndpoint, Sandbox};
 use serde_json::{Value, json};
