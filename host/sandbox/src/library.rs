@@ -59,15 +59,25 @@ impl Library {
         found.cloned().ok_or_else(|| self.refuse(&reference, &candidates))
     }
 
+    /// What the plugin calls itself that is asked for as `name`, by name, version, digest or path.
+    pub fn own_name(name: &str) -> String {
+        let stem = Reference::parse(name).map_or(name, |reference| reference.stem);
+        if is_wasm(Path::new(stem)) { plugin_name(Path::new(stem)) } else { stem.to_owned() }
+    }
+
     /// Reads the plugin called `name`; a digest in the name holds for the very bytes that are returned.
     pub(crate) fn read(&self, name: &str) -> Result<(Info, Vec<u8>), LoadError> {
         let reference = Reference::parse(name)?;
-        let path = self.find(name)?;
-        let (info, bytes) = info::read(&path)?;
-        if !reference.wanted.admits(&info) {
-            return Err(self.refuse(&reference, &[path]));
+        let candidates = self.candidates(&reference)?;
+        for file in &candidates {
+            match info::read(file) {
+                Ok((info, bytes)) if reference.wanted.admits(&info) => return Ok((info, bytes)),
+                // Another file may have the version or the digest.
+                Err(error) if reference.wanted == Wanted::Any => return Err(error),
+                _ => {}
+            }
         }
-        Ok((info, bytes))
+        Err(self.refuse(&reference, &candidates))
     }
 
     /// Every plugin file on the search path by name. A name that is found twice is the first of the two.
@@ -210,6 +220,7 @@ mod tests {
             let (info, bytes) = library.read(name).unwrap();
             assert_eq!((info.name.as_str(), info.digest.as_str()), ("a", digest.as_str()));
             assert_eq!(bytes, plugin("0.1.0", "1"));
+            assert_eq!(Library::own_name(name), info.name);
         }
         fs::write(&path, plugin("0.1.0", "2")).unwrap();
         let other = inspect(&path).unwrap().digest;

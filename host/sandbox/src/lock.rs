@@ -77,6 +77,17 @@ fn listed(names: &[String]) -> String {
     if names.is_empty() { "no plugin".into() } else { names.join(", ") }
 }
 
+/// In the order in which they first come.
+fn each_once<'a>(texts: impl Iterator<Item = &'a String>) -> Vec<String> {
+    let mut once: Vec<String> = Vec::new();
+    for text in texts {
+        if !once.contains(text) {
+            once.push(text.clone());
+        }
+    }
+    once
+}
+
 impl Default for Lock {
     fn default() -> Self {
         Self { format: FORMAT, plugins: Vec::new() }
@@ -129,16 +140,16 @@ impl Lock {
     /// # Errors
     /// The name has another digest in the lock file, or is not in it.
     pub fn check(&self, info: &Info) -> Result<(), LockError> {
-        let mut locked: Vec<String> =
-            self.plugins.iter().filter(|p| p.name == info.name).map(|p| p.digest.clone()).collect();
+        let same_name = self.plugins.iter().filter(|p| p.name == info.name);
+        let locked = each_once(same_name.map(|p| &p.digest));
         if locked.contains(&info.digest) {
             return Ok(());
         }
-        locked.dedup();
         Err(if locked.is_empty() {
-            let mut has: Vec<String> = self.plugins.iter().map(|p| p.name.clone()).collect();
-            has.dedup();
-            LockError::Absent { name: info.name.clone(), has }
+            LockError::Absent {
+                name: info.name.clone(),
+                has: each_once(self.plugins.iter().map(|p| &p.name)),
+            }
         } else {
             LockError::Differs {
                 name: info.name.clone(),
@@ -206,6 +217,12 @@ mod tests {
         for part in [&*"a".repeat(64), &"c".repeat(64), "plugins/judge.wasm", "judge@sha256:aaaaaaaaaaaa`"] {
             assert!(differs.contains(part), "{differs} lacks {part}");
         }
+        lock.add("code", &info("judge", 'b'), &Grants::default());
+        lock.add("interpreter", &info("judge", 'a'), &Grants::default());
+        let differs = lock.check(&info("judge", 'c')).unwrap_err().to_string();
+        assert_eq!(differs.matches(&*"a".repeat(64)).count(), 1, "{differs}");
+        let absent = lock.check(&info("rloo", 'a')).unwrap_err().to_string();
+        assert!(absent.contains("which has judge, grpo;"), "{absent}");
         let absent = read.check(&info("rloo", 'a')).unwrap_err().to_string();
         assert!(absent.contains("`rloo` is not in the lock file, which has judge, grpo"), "{absent}");
     }
