@@ -1,7 +1,7 @@
 //! `molt plugin new`.
 
 use crate::error::{AuthorError, OrAuthor};
-use crate::present::print;
+use crate::present::{print, program};
 use crate::project::{Kind, Lang, check_name};
 use crate::{bindings, embedded};
 use std::fs;
@@ -32,9 +32,10 @@ pub(crate) fn run(args: Args) -> Result<u8, AuthorError> {
     let place = dir.display();
     print(&format!(
         "{place} is a new {kind} in {lang}. Next:\n\
-         \x20 molt plugin build {place}    writes {place}/{name}.wasm\n\
-         \x20 molt plugin check {place}    whether it keeps the contract\n\
-         \x20 molt plugin test {place}     the cases in {place}/cases.toml\n",
+         \x20 {program} build {place}    writes {place}/{name}.wasm\n\
+         \x20 {program} check {place}    whether it keeps the contract\n\
+         \x20 {program} test {place}     the cases in {place}/cases.toml\n",
+        program = program(),
         kind = args.kind,
         lang = args.lang,
         name = args.name,

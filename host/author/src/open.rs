@@ -3,7 +3,7 @@
 use crate::args::SearchPath;
 use crate::built;
 use crate::error::{AuthorError, OrAuthor, chain};
-use crate::present::warn;
+use crate::present::{program, warn};
 use crate::project::Project;
 use molt_core::settings::{self, Access, EvalSettings, GrantedModel, Judge, Plugins, TrainSettings};
 use molt_sandbox::{
@@ -175,12 +175,12 @@ fn find(given: &str) -> Result<(String, Option<Project>), AuthorError> {
     let project = Project::read(dir)?;
     let file = project.component();
     let Ok(built) = file.metadata().and_then(|file| file.modified()) else {
-        let help = format!("build it first: molt plugin build {given}");
+        let help = format!("build it first: {} build {given}", program());
         return Err(AuthorError::user(format!("{} is not there", file.display()), help));
     };
     if let Some(source) = newer(dir, built) {
         let (file, source) = (file.display(), source.display());
-        warn(&format!("{file} is older than {source}; `molt plugin build {given}` renews it"));
+        warn(&format!("{file} is older than {source}; `{} build {given}` renews it", program()));
     }
     let file = file
         .into_os_string()

@@ -3,6 +3,7 @@
 use crate::error::{AuthorError, OrAuthor, harmless};
 use molt_core::chat::{Message, Role};
 use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
 
 /// The first twelve digits of a `sha256:…` digest.
 pub fn short_digest(digest: &str) -> String {
@@ -22,6 +23,13 @@ pub fn print(text: &str) -> Result<(), AuthorError> {
             .or_failed("standard output cannot be written", "free space there, or send it to another place"),
         _ => Ok(()),
     }
+}
+
+/// How the person called these commands: `molt plugin`, or the program that is only them.
+pub(crate) fn program() -> &'static str {
+    let called = std::env::args_os().next().map(PathBuf::from);
+    let alone = called.as_deref().and_then(Path::file_stem).is_some_and(|name| name == "molt-plugin");
+    if alone { "molt-plugin" } else { "molt plugin" }
 }
 
 /// Writes a warning to standard error, without control characters.

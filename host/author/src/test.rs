@@ -313,7 +313,7 @@ fn plain(what: &str, expected: Option<bool>, found: Option<bool>) -> Option<Stri
 }
 
 /// Whether two numbers are the same up to `tolerance`, which is relative for numbers above 1.
-pub(crate) fn close(expected: f64, found: f64, tolerance: f64) -> bool {
+fn close(expected: f64, found: f64, tolerance: f64) -> bool {
     (expected - found).abs() <= tolerance * expected.abs().max(1.0)
 }
 

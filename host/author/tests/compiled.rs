@@ -96,9 +96,20 @@ fn mistakes_name_their_line() {
     fs::write(&component, another).unwrap();
     let told = fails(&run, dir.path());
     assert!(told.contains("in exports_reward_score") && !told.contains("reward.c"), "{told}");
-    edit(&source, "__builtin_trap()", "nothing(");
+    edit(&source, "if (answer.len == 2) __builtin_trap();", "assert(answer.len != 2);");
+    edit(&source, "#include \"plugin.h\"\n", "#include \"plugin.h\"\n#include <assert.h>\n");
+    let line = line + 1;
+    // Nor does a module of the project stand in for one of the build's.
+    fs::create_dir(dir.path().join("p/ziglang")).unwrap();
+    fs::write(dir.path().join("p/ziglang/__main__.py"), "raise SystemExit('evil')\n").unwrap();
+    succeeds(&["build", "p"], dir.path());
+    let told = fails(&run, dir.path());
+    assert!(told.contains(&format!("Assertion failed: answer.len != 2 (reward.c: score: {line})")), "{told}");
+    let good = fs::read(&component).unwrap();
+    edit(&source, "assert(answer.len != 2)", "nothing(");
     let told = fails(&["build", "p"], dir.path());
     assert!(told.contains(&format!("reward.c:{line}")) && told.contains("does not compile"), "{told}");
+    assert!(fs::read(&component).unwrap() == good, "what was built before stays");
 
     let dir = new("go", "reward");
     let source = dir.path().join("p/reward.go");

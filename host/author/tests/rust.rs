@@ -41,7 +41,7 @@ fn text(bytes: &[u8]) -> String {
 fn project(kind: &str, name: &str) -> TempDir {
     let dir = TempDir::new().unwrap();
     let told = succeeds(&["new", name, "--kind", kind], dir.path());
-    assert!(told.contains(&format!("molt plugin build {name}")), "{told}");
+    assert!(told.contains(&format!("molt-plugin build {name}")), "{told}");
     let built = succeeds(&["build", name], dir.path());
     assert!(built.starts_with(&format!("{name}/{name}.wasm")), "{built}");
     let tested = succeeds(&["test", name], dir.path());

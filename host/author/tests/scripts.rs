@@ -70,6 +70,10 @@ fn python() {
 
     fs::write(&source, good).unwrap();
     fs::write(dir.path().join("brevity/requirements.txt"), "# nothing yet\n").unwrap();
+    // The build's own Python does not take a module of the project for one of its own.
+    fs::write(dir.path().join("brevity/types.py"), "raise SystemExit('evil')\n").unwrap();
+    succeeds(&["build", "."], &dir.path().join("brevity"));
+    fs::remove_file(dir.path().join("brevity/types.py")).unwrap();
     succeeds(&["build", "brevity"], dir.path());
     succeeds(&["check", "brevity"], dir.path());
     succeeds(&["test", "brevity"], dir.path());

@@ -7,7 +7,7 @@ use crate::project::Project;
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 const TOOL: &str = "ziglang";
 
@@ -26,8 +26,11 @@ pub(super) fn build(project: &Project, out: &Path) -> Result<(), AuthorError> {
     let scratch = component::scratch()?;
     // The module has its name from the file's.
     let core = scratch.path().join("core.wasm");
-    let mut zig = tool.python();
-    zig.current_dir(dir).args(["-m", TOOL, "cc", "--target=wasm32-wasi", "-mexec-model=reactor"]);
+    // Not through Python, which would look for its modules in the project first.
+    let mut zig = Command::new(tool.dir.join(TOOL).join("zig"));
+    zig.current_dir(dir).args(["cc", "--target=wasm32-wasi", "-mexec-model=reactor"]);
+    // zig leaves `assert` out of optimized code.
+    zig.arg("-UNDEBUG");
     zig.args(["-std=c17", "-O3", "-Wall", "-Wextra", "-gline-tables-only"]);
     // In a backtrace, files are relative to the project, whoever built it and where.
     let here = dir.canonicalize().or_failed(format!("cannot read {}", dir.display()), "")?;

@@ -15,6 +15,7 @@ use crate::built;
 use crate::error::{AuthorError, OrAuthor};
 use crate::present::{print, short_digest, warn};
 use crate::project::{Lang, Project};
+use molt_sandbox::Info;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -32,11 +33,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<u8, AuthorError> {
     let start = Instant::now();
     let project = Project::read(&args.dir)?;
-    let out = build(&project)?;
-    let info = molt_sandbox::inspect(&out).or_failed(
-        format!("{} was built and is not a plugin", out.display()),
-        "look at what the source exports",
-    )?;
+    let (out, info) = build(&project)?;
     if let Err(error) = built::note(&info.digest) {
         warn(&format!("crashes will be told without source lines: {error}"));
     }
@@ -50,16 +47,12 @@ pub(crate) fn run(args: Args) -> Result<u8, AuthorError> {
     Ok(0)
 }
 
-/// Builds `DIR/NAME.wasm` and returns its path. The file appears whole or not at all.
-fn build(project: &Project) -> Result<PathBuf, AuthorError> {
+/// Builds `DIR/NAME.wasm`; returns its path and what it is. The file appears whole, and as a plugin, or not at all.
+fn build(project: &Project) -> Result<(PathBuf, Info), AuthorError> {
     let out = project.component();
     let help = "free space there, or make the directory writable";
     let unwritable = || format!("cannot write {}", out.display());
-    let part = tempfile::Builder::new()
-        .prefix(".build")
-        .suffix(".wasm")
-        .tempfile_in(&project.dir)
-        .or_failed(unwritable(), help)?;
+    let part = crate::oci::partial(&project.name, &project.dir).or_failed(unwritable(), help)?;
     match project.lang {
         Lang::Rust => rust::build(project, part.path())?,
         Lang::Python => python::build(project, part.path())?,
@@ -68,8 +61,12 @@ fn build(project: &Project) -> Result<PathBuf, AuthorError> {
         Lang::Go => go::build(project, part.path())?,
     }
     describe(project, part.path()).or_failed(unwritable(), help)?;
+    let info = molt_sandbox::inspect(part.path()).or_failed(
+        format!("what was built of {} is not a plugin", project.dir.display()),
+        "look at what the source exports",
+    )?;
     crate::oci::keep(part, &out).or_failed(unwritable(), help)?;
-    Ok(out)
+    Ok((out, info))
 }
 
 /// The path of the source file that a project of this kind and language begins with.

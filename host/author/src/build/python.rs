@@ -25,7 +25,14 @@ pub(super) fn build(project: &Project, out: &Path) -> Result<(), AuthorError> {
     super::entry(project, &format!("{module}.py"))?;
     let tool = tools::pinned(PINNED)?;
     let packages = packages(project)?;
-    let scratch = tempfile::tempdir().or_failed(NO_PLACE, "free space there, or set TMPDIR")?;
+    let place = || tempfile::tempdir().or_failed(NO_PLACE, "free space there, or set TMPDIR");
+    let (scratch, empty) = (place()?, place()?);
+    // The tool runs elsewhere: a module of the project must not stand in for one of Python's.
+    let absolute = |path: &Path| {
+        path.canonicalize().or_failed(format!("cannot read {}", path.display()), "look at its permissions")
+    };
+    let (dir, wit) = (absolute(&project.dir)?, absolute(&project.wit())?);
+    let out = absolute(out)?;
     for (name, contents) in
         [("molt_entry.py", ENTRY), ("molt_plugin_source.py", &constants(project.kind, &module))]
     {
@@ -33,16 +40,16 @@ pub(super) fn build(project: &Project, out: &Path) -> Result<(), AuthorError> {
             .or_failed(NO_PLACE, "free space there, or set TMPDIR")?;
     }
     let componentize = |arguments: &[&str]| {
-        let mut command = tool.python();
+        let mut command = tool.python(empty.path());
         command.args(["-c", "import componentize_py; componentize_py.script()", "--quiet"]);
-        command.arg("--wit-path").arg(project.wit());
+        command.arg("--wit-path").arg(&wit);
         command.arg("--world").arg(project.kind.world()).args(arguments);
         // Its own stack says nothing to an author.
         command.env("RUST_BACKTRACE", "0").env_remove("VIRTUAL_ENV").stdin(Stdio::null());
         command
     };
     // For editors and for tests in plain Python. They appear with the first build, even one that fails.
-    let bindings = project.dir.join("molt/bindings");
+    let bindings = dir.join("molt/bindings");
     if bindings.is_dir() {
         fs::remove_dir_all(&bindings)
             .or_failed(format!("{} cannot be replaced", bindings.display()), "make it writable")?;
@@ -50,7 +57,7 @@ pub(super) fn build(project: &Project, out: &Path) -> Result<(), AuthorError> {
     run(project, componentize(&["bindings"]).arg(&bindings))?;
     let mut command = componentize(&["componentize", "molt_entry"]);
     command.arg("--output").arg(out);
-    command.arg("--python-path").arg(&project.dir).arg("--python-path").arg(scratch.path());
+    command.arg("--python-path").arg(&dir).arg("--python-path").arg(scratch.path());
     if let Some(packages) = packages {
         command.arg("--python-path").arg(packages);
     }
@@ -109,8 +116,15 @@ fn readable(printed: &str) -> String {
 fn packages(project: &Project) -> Result<Option<PathBuf>, AuthorError> {
     let Ok(requirements) = fs::read_to_string(project.dir.join("requirements.txt")) else { return Ok(None) };
     let wanted = |line: &&str| !line.is_empty() && !line.starts_with('#');
-    if requirements.lines().map(str::trim).filter(wanted).count() == 0 {
+    let lines: Vec<&str> = requirements.lines().map(str::trim).filter(wanted).collect();
+    if lines.is_empty() {
         return Ok(None);
+    }
+    if let Some(file) = lines.iter().find(|line| names_file(line)) {
+        return Err(AuthorError::user(
+            format!("requirements.txt has `{file}`, and what lies in other files could change unseen"),
+            "write the packages themselves, best with their versions; modules of your own lie in the project",
+        ));
     }
     let digest = Sha256::digest(format!("{PYTHON}\n{requirements}"));
     let version: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
@@ -118,6 +132,8 @@ fn packages(project: &Project) -> Result<Option<PathBuf>, AuthorError> {
     let only_python =
         ["--only-binary", ":all:", "--platform", "any", "--implementation", "py", "--abi", "none"];
     let requirements = project.dir.join("requirements.txt");
+    let requirements = std::path::absolute(&requirements)
+        .or_failed(format!("cannot read {}", requirements.display()), "look at its permissions")?;
     let mut arguments: Vec<&str> = only_python.to_vec();
     arguments.extend(["--python-version", PYTHON, "--requirement"]);
     let requirements = requirements.to_string_lossy();
@@ -131,9 +147,31 @@ fn packages(project: &Project) -> Result<Option<PathBuf>, AuthorError> {
     Ok(Some(tool.dir))
 }
 
+/// Whether a line of requirements.txt sends pip to another file, of which the name of the installed packages would
+/// not speak.
+fn names_file(line: &str) -> bool {
+    let option = line.split([' ', '=']).next().unwrap_or(line);
+    let files = ["-r", "--requirement", "-c", "--constraint", "-e", "--editable"];
+    let short = ["-r", "-c", "-e"].iter().any(|name| line.starts_with(name));
+    short || files.contains(&option) || line.starts_with(['.', '/', '~']) || line.contains("file:")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn requirements_are_packages_and_no_files() {
+        for file in
+            ["-r other.txt", "-rother.txt", "-e .", "--constraint=c.txt", "./local", "a @ file:///tmp/a"]
+        {
+            assert!(names_file(file), "{file}");
+        }
+        for package in ["sympy==1.14", "a>=2; python_version > '3'", "--index-url https://example.org/simple"]
+        {
+            assert!(!names_file(package), "{package}");
+        }
+    }
 
     #[test]
     fn an_error_of_the_source_is_told_as_python_tells_it() {

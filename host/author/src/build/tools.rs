@@ -36,6 +36,8 @@ pub(super) fn packages(name: &str, version: &str, arguments: &[&str]) -> Result<
 
 fn pip(dir: &Path) -> Command {
     let mut pip = Command::new("python3");
+    // Python looks for modules in the current directory first: here it is an empty one.
+    pip.current_dir(dir).env("PYTHONSAFEPATH", "1");
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-warn-script-location"]);
     pip.arg("--target").arg(dir);
     pip
@@ -56,10 +58,11 @@ pub(super) fn npm(name: &str, version: &str, files: &[(&str, &str)]) -> Result<T
 }
 
 impl Tool {
-    /// Python with the tool's packages on its path.
-    pub(super) fn python(&self) -> Command {
+    /// Python with the tool's packages on its path, run in `dir`: nothing else may lie there, as Python looks for
+    /// modules in the current directory first.
+    pub(super) fn python(&self, dir: &Path) -> Command {
         let mut python = Command::new("python3");
-        python.env("PYTHONPATH", &self.dir);
+        python.env("PYTHONPATH", &self.dir).env("PYTHONSAFEPATH", "1").current_dir(dir);
         python
     }
 }

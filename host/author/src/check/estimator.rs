@@ -2,7 +2,6 @@
 
 use super::{Findings, answer, brief};
 use crate::batch::tokens_by_rollout;
-use crate::test::close;
 use futures_util::future::join_all;
 use molt_core::seed::permutation;
 use molt_sandbox::{Estimate, Estimator, EstimatorBatch, Failure, Traits};
@@ -135,7 +134,7 @@ async fn invariance(
                     continue;
                 };
                 // Small differences of large rewards are rounded as large ones are.
-                if !close(f64::from(one), f64::from(other), TOLERANCE * largest.max(1.0)) {
+                if (f64::from(one) - f64::from(other)).abs() > TOLERANCE * largest.max(1.0) {
                     return Some(brief(&format!(
                         "{name}: the advantage of a rollout is {one} at place {from} and {other} at place {to}"
                     )));
@@ -151,7 +150,7 @@ fn bits(found: &Result<Estimate, Failure>) -> Result<[Vec<u32>; 2], String> {
     let bits = |numbers: &[f32]| numbers.iter().map(|number| number.to_bits()).collect();
     match found {
         Ok(estimate) => Ok([bits(&estimate.advantages), bits(&estimate.returns)]),
-        Err(problem) => Err(problem.to_string()),
+        Err(_) => Err(answer(found)),
     }
 }
 

@@ -9,7 +9,7 @@ mod reward;
 use crate::error::{AuthorError, FAILED};
 use crate::open::{Loaded, Opened, Target, is_granted_by_name};
 use crate::present::print;
-use molt_sandbox::Failure;
+use molt_sandbox::{Cause, Failure};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -139,11 +139,15 @@ fn told(findings: &Findings) -> String {
     text
 }
 
-/// What a plugin answered to one input, so that two answers are equal if they are bit for bit.
+/// What a plugin answered to one input, so that two answers are equal if they are bit for bit. Where in its code a
+/// call was, and what it had printed, when its time was up, is no part of the answer.
 fn answer<T: std::fmt::Debug>(found: &Result<T, Failure>) -> String {
     match found {
         Ok(value) => format!("{value:?}"),
-        Err(problem) => problem.with_trace(),
+        Err(problem) if matches!(problem.cause, Cause::Cpu { .. } | Cause::Time { .. }) => {
+            Failure { log: String::new(), ..problem.clone() }.to_string()
+        }
+        Err(problem) => problem.to_string(),
     }
 }
 
