@@ -3,7 +3,10 @@
 use molt_core::chat::{Message, Role, Task};
 use molt_core::ids::{GroupId, RolloutId};
 use molt_core::settings::{Access, Limits};
-use molt_sandbox::{Action, Call, EstimatorBatch, Failure, Library, LoadError, Sample, Sandbox};
+use molt_sandbox::{
+    Action, Call, CodeOutput, EstimatorBatch, Failure, Interpreter, Library, LoadError, Sample, Sandbox,
+    ToolCall,
+};
 use molt_tests::{plugins, target_dir};
 use std::path::Path;
 use std::sync::LazyLock;
@@ -22,8 +25,8 @@ pub(crate) struct Attack {
 }
 
 enum Plugin {
-    /// A component of `host/sandbox/fixtures`.
-    Fixture(&'static str),
+    /// A component that ships, or one of `host/sandbox/fixtures`.
+    Built(&'static str),
     /// A component made by hand.
     Made(Vec<u8>),
 }
@@ -33,10 +36,12 @@ enum Asked {
     Score(String),
     /// To score the group of these completions.
     ScoreGroup(Vec<&'static str>),
-    /// To play an episode of one step. The task's label says where and how to attack.
-    Play(&'static str),
+    /// To play an episode of one step. The task's label or the model's turn says where and how to attack.
+    Play(&'static str, Action),
     /// To say its traits and to estimate two rollouts. Gamma says how to attack.
     Estimate(f32),
+    /// To run these, each in a session of its own while the earlier ones stay open. The last one counts.
+    Run(&'static [&'static str]),
 }
 
 /// What has to come of an attack.
@@ -45,7 +50,7 @@ pub(crate) enum Expected {
     Failure(&'static str, &'static str),
     /// An answer of which this is a part, as Rust prints it: the attack got nothing.
     Answer(&'static str),
-    /// The component is not loaded, for a reason with these words.
+    /// The component is not loaded, for a reason with these words, which its name does not have.
     Refused(&'static str),
 }
 
@@ -63,17 +68,39 @@ impl Attack {
 
     /// The reward of the fixtures does `act`.
     pub(crate) fn reward(name: &'static str, act: impl Into<String>, expected: Expected) -> Self {
-        Self::new(name, Plugin::Fixture("hostile"), Asked::Score(act.into()), expected)
+        Self::new(name, Plugin::Built("hostile"), Asked::Score(act.into()), expected)
     }
 
     /// The environment of the fixtures does `act`.
     pub(crate) fn environment(name: &'static str, act: &'static str, expected: Expected) -> Self {
-        Self::new(name, Plugin::Fixture("hostile-environment"), Asked::Play(act), expected)
+        Self::new(name, Plugin::Built("hostile-environment"), Asked::Play(act, turn("on", vec![])), expected)
     }
 
     /// The estimator of the fixtures does what `gamma` stands for.
     pub(crate) fn estimator(name: &'static str, gamma: f32, expected: Expected) -> Self {
-        Self::new(name, Plugin::Fixture("hostile-estimator"), Asked::Estimate(gamma), expected)
+        Self::new(name, Plugin::Built("hostile-estimator"), Asked::Estimate(gamma), expected)
+    }
+
+    /// The reward `fixture` does `commands`.
+    pub(crate) fn granted(
+        name: &'static str,
+        fixture: &'static str,
+        commands: impl Into<String>,
+        expected: Expected,
+    ) -> Self {
+        Self::new(name, Plugin::Built(fixture), Asked::Score(commands.into()), expected)
+    }
+
+    /// Python runs `codes`, each in a session of its own. The last one counts.
+    pub(crate) fn python(name: &'static str, codes: &'static [&'static str], expected: Expected) -> Self {
+        Self::new(name, Plugin::Built("python"), Asked::Run(codes), expected)
+    }
+
+    /// The model of `python-math` has its tool run `code`.
+    pub(crate) fn tool(name: &'static str, code: &str, expected: Expected) -> Self {
+        let arguments_json = format!("{{\"code\": {code:?}}}");
+        let turn = turn("", vec![ToolCall { name: "python".into(), arguments_json }]);
+        Self::new(name, Plugin::Built("python-math"), Asked::Play("42", turn), expected)
     }
 
     /// A component made by hand is asked to score a rollout.
@@ -83,7 +110,7 @@ impl Attack {
 
     /// A component made by hand is asked to play an episode.
     pub(crate) fn made_environment(name: &'static str, component: Vec<u8>, expected: Expected) -> Self {
-        Self::new(name, Plugin::Made(component), Asked::Play("42"), expected)
+        Self::new(name, Plugin::Made(component), Asked::Play("42", turn("on", vec![])), expected)
     }
 
     /// A component made by hand is asked to estimate.
@@ -113,7 +140,7 @@ impl Attack {
     /// The name by which messages call the plugin.
     fn plugin_name(&self) -> &'static str {
         match self.plugin {
-            Plugin::Fixture(name) => name,
+            Plugin::Built(name) => name,
             Plugin::Made(_) => self.name,
         }
     }
@@ -124,7 +151,7 @@ impl Attack {
     /// Something else came of it than is expected.
     pub(crate) async fn run(&self, dir: &Path, member: u32) -> Result<Option<&'static str>, String> {
         let name = match &self.plugin {
-            Plugin::Fixture(name) => (*name).to_owned(),
+            Plugin::Built(name) => (*name).to_owned(),
             Plugin::Made(bytes) => {
                 let path = dir.join(self.name).with_extension("wasm");
                 std::fs::write(&path, bytes).expect("the component is written");
@@ -136,7 +163,8 @@ impl Attack {
         let (fits, label, said) = match (&self.expected, answer) {
             (Expected::Refused(told), Err(refused)) => {
                 let sentence = refused.to_string();
-                (sentence.contains(told) && sentence.contains(self.plugin_name()), None, sentence)
+                let reason = sentence.replace(self.plugin_name(), "");
+                (reason.contains(told) && reason != sentence, None, sentence)
             }
             (Expected::Failure(label, told), Ok(Err(failure))) => {
                 let sentence = failure.to_string();
@@ -167,9 +195,13 @@ impl Attack {
                 let samples: Vec<Sample> = completions.iter().map(|completion| sample(completion)).collect();
                 plugin.score_group(call(member), &samples).await.map(|answer| format!("{answer:?}"))
             }
-            Asked::Play(label) => {
+            Asked::Play(label, turn) => {
                 let plugin = SANDBOX.environment(&library, name, access)?;
-                play(&plugin, label, member).await
+                play(&plugin, label, turn, member).await
+            }
+            Asked::Run(codes) => {
+                let plugin = SANDBOX.interpreter(&library, name, access)?;
+                run_code(&plugin, codes, member).await.map(|answer| format!("{answer:?}"))
             }
             Asked::Estimate(gamma) => {
                 let plugin = SANDBOX.estimator(&library, name, access)?;
@@ -183,11 +215,31 @@ impl Attack {
 }
 
 /// An episode of one step.
-async fn play(plugin: &molt_sandbox::Environment, label: &str, member: u32) -> Result<String, Failure> {
+async fn play(
+    plugin: &molt_sandbox::Environment,
+    label: &str,
+    turn: &Action,
+    member: u32,
+) -> Result<String, Failure> {
     let mut episode = plugin.open(call(member), &task(label)).await?;
     let messages = episode.reset().await?;
-    let action = Action { text: "on".into(), tool_calls: vec![], truncated: false };
-    episode.step(&action).await.map(|transition| format!("{messages:?} {transition:?}"))
+    episode.step(turn).await.map(|transition| format!("{messages:?} {transition:?}"))
+}
+
+/// Sessions side by side, each with one run.
+async fn run_code(plugin: &Interpreter, codes: &[&str], member: u32) -> Result<CodeOutput, Failure> {
+    let (mut open, mut output) = (Vec::new(), CodeOutput::default());
+    for code in codes {
+        let mut session = plugin.open(call(member)).await?;
+        output = session.run(code).await?;
+        open.push(session);
+    }
+    Ok(output)
+}
+
+/// A turn of the model.
+fn turn(text: &str, tool_calls: Vec<ToolCall>) -> Action {
+    Action { text: text.into(), tool_calls, truncated: false }
 }
 
 fn part_of(part: &str, name: &str, answer: &str) -> Result<Option<&'static str>, String> {

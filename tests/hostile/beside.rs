@@ -15,7 +15,7 @@ mod returns;
 mod world;
 
 use attack::{Attack, SANDBOX, call, library, limits, sample, task};
-use molt_sandbox::{Action, Environment, Limits, Reward, Transition, Verdict};
+use molt_sandbox::{Action, Environment, Episode, Limits, Reward, Transition, Verdict};
 use outside::Outside;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,6 +24,9 @@ use tokio::sync::Semaphore;
 
 /// Attacks that go on at a time.
 const ATTACKERS: usize = 12;
+
+/// Instances with sixteen tables, each of which takes four of the 6,144 places for episodes.
+const CROWD: usize = 1400;
 
 fn attacks(outside: &Outside) -> Vec<Attack> {
     let all = [
@@ -114,6 +117,20 @@ async fn attack_all(outside: Arc<Outside>, dir: Arc<Path>) -> BTreeMap<&'static 
     counted
 }
 
+/// Episodes of an environment with as many tables as are allowed, which hold nearly all places of the pool.
+async fn crowd(dir: &Path) -> Vec<Episode> {
+    let path = dir.join("crowd.wasm");
+    let tables = "(table 1 funcref)".repeat(16);
+    std::fs::write(&path, exports::environment_with(&tables, exports::NEW, "", "")).unwrap();
+    let many = Limits { instances: CROWD, ..limits() };
+    let environment = SANDBOX.environment(&library(), path.to_str().unwrap(), many).unwrap();
+    let mut episodes = Vec::new();
+    for member in 0..CROWD {
+        episodes.push(environment.open(call(20_000 + member as u32), &task("")).await.unwrap());
+    }
+    episodes
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_healthy_rollouts_beside_the_attackers_are_unchanged() {
     let mut expected = BTreeMap::new();
@@ -129,7 +146,9 @@ async fn a_thousand_healthy_rollouts_beside_the_attackers_are_unchanged() {
     assert_eq!(attack_all(outside.clone(), dir.clone()).await, expected);
     let before = resident();
     let attackers = tokio::spawn(attack_all(outside.clone(), dir.clone()));
+    let crowd = crowd(&dir).await;
     let beside = healthy().await;
+    drop(crowd);
     assert_eq!(attackers.await.unwrap(), expected);
     outside.check(2);
     let kept = resident().saturating_sub(before);

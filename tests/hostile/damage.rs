@@ -1,8 +1,8 @@
 //! Components that were cut off or changed on their way.
 
 use crate::attack::{SANDBOX, call, library, limits, sample};
-use molt_sandbox::{Library, LoadError, inspect};
-use molt_tests::component::{component, module, score};
+use molt_sandbox::{Library, LoadError, Verdict, inspect};
+use molt_tests::component::{component, module, score, sections};
 use std::path::Path;
 
 fn written(dir: &Path, bytes: &[u8]) -> std::path::PathBuf {
@@ -11,19 +11,29 @@ fn written(dir: &Path, bytes: &[u8]) -> std::path::PathBuf {
     path
 }
 
-#[test]
-fn every_beginning_of_a_component_is_damaged() {
+#[tokio::test]
+async fn every_beginning_of_a_component_is_damaged() {
     let dir = tempfile::tempdir().unwrap();
-    let good = component("reward", &module(&score("")));
+    let good = component("reward", &module(&score("(f64.store (i32.const 1032) (f64.const 7))")));
+    // What follows the last section that is code says nothing that the host needs: names for people.
+    let all = || sections(&good).filter(|(_, end)| *end < good.len());
+    let code = sections(&good).filter(|(id, _)| *id != 0).map(|(_, end)| end).max().unwrap();
+    let readable: Vec<usize> = all().map(|(_, end)| end).filter(|end| *end >= code).collect();
+    assert!(!readable.is_empty() && all().count() > 2 * readable.len(), "{readable:?} of {}", good.len());
     for length in 0..good.len() {
-        let refused = inspect(&written(dir.path(), &good[..length]));
-        // What follows the exports says nothing that the host needs: names for people.
-        let is_whole = refused.is_ok_and(|info| info.size < good.len() as u64 && length > good.len() / 2);
-        let is_damaged = matches!(
-            inspect(&dir.path().join("bad.wasm")),
-            Err(LoadError::Corrupt { .. } | LoadError::NotWasm { .. } | LoadError::NotPlugin { .. })
-        );
-        assert!(is_damaged || is_whole, "{length} of {} bytes", good.len());
+        let path = written(dir.path(), &good[..length]);
+        match inspect(&path) {
+            Ok(_) => {
+                assert!(readable.contains(&length), "{length} of {} bytes", good.len());
+                let plugin = SANDBOX.reward(&Library::new(&[]), path.to_str().unwrap(), limits()).unwrap();
+                let verdict = plugin.score(call(1), &sample("42")).await.unwrap();
+                assert!(matches!(verdict, Verdict::Scored { reward: 7.0, .. }), "{verdict:?}");
+            }
+            Err(LoadError::Corrupt { .. } | LoadError::NotWasm { .. } | LoadError::NotPlugin { .. }) => {
+                assert!(!readable.contains(&length), "{length} of {} bytes", good.len());
+            }
+            Err(other) => panic!("{length} of {} bytes: {other}", good.len()),
+        }
     }
     let real = std::fs::read(library().find("exact-match").unwrap()).unwrap();
     for length in (0..real.len()).step_by(997) {

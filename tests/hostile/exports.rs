@@ -171,12 +171,17 @@ fn after_the_call() -> Vec<Attack> {
 
 /// An environment by hand, whose functions are these bodies. It may call `$new` to make a handle of a number.
 pub(crate) fn environment(constructor: &str, reset: &str, step: &str) -> Vec<u8> {
+    environment_with("", constructor, reset, step)
+}
+
+/// The same with something more in its module.
+pub(crate) fn environment_with(more: &str, constructor: &str, reset: &str, step: &str) -> Vec<u8> {
     let name = "molt:plugin/environment@0.2.0#";
     let text = format!(
         r#"(module
         (import "[export]molt:plugin/environment@0.2.0" "[resource-new]episode" (func $new (param i32) (result i32)))
         (import "[export]molt:plugin/environment@0.2.0" "[resource-drop]episode" (func $drop (param i32)))
-        {MEMORY} {ALLOCATOR}
+        {MEMORY} {ALLOCATOR} {more}
         (func (export "{name}[constructor]episode")
           (param i32 i32 i32 i32 i32 i32 i32 i32 i32 i64) (result i32) {constructor})
         (func (export "{name}[method]episode.reset") (param $self i32) (result i32) {reset} (i32.const 1024))

@@ -1,6 +1,6 @@
 //! Files that attack before anything of them runs: damaged, foreign, dishonest, or made to be slow to read or compile.
 
-use crate::attack::{Attack, Refused};
+use crate::attack::{Answer, Attack, Refused};
 use molt_tests::component::{component, module, score};
 
 pub(crate) fn attacks() -> Vec<Attack> {
@@ -71,8 +71,17 @@ fn surfaces() -> Vec<Attack> {
         ),
         Attack::made(
             "two-kinds",
-            hollow(r#"(instance $other) (export "molt:plugin/estimator@0.2.0" (instance $other))"#, REWARD),
-            Refused("two-kinds"),
+            component(
+                "both",
+                &module(&format!(
+                    r#"(func (export "molt:plugin/estimator@0.2.0#describe") (result i32) (i32.const 1024))
+                       (func (export "molt:plugin/estimator@0.2.0#estimate") (param i32) (result i32)
+                         (i32.const 1024)) {}"#,
+                    score("")
+                )),
+            ),
+            // It is what its first export says; the other one is never called.
+            Answer("reward: 0.0"),
         ),
         Attack::made("another-kind", hollow("", "molt:plugin/estimator@0.2.0"), Refused("is an estimator")),
         Attack::made(
@@ -120,8 +129,8 @@ fn surfaces() -> Vec<Attack> {
         ),
         Attack::made(
             "shared-memory",
-            hollow("(core module (memory 1 1000 shared))", REWARD),
-            Refused("shared-memory"),
+            component("reward", &module(&format!("(memory $shared 1 1000 shared) {}", score("")))),
+            Refused("threads must be enabled for shared memories"),
         ),
     ]
 }
@@ -132,7 +141,7 @@ fn names() -> Vec<Attack> {
     let twice = format!("(core module (func) (export \"{escape}\" (func 0)) (export \"{escape}\" (func 0)))");
     let long = "x".repeat(90_000);
     vec![
-        Attack::made("an-import-with-escapes", damaged_name(), Refused("an-import-with-escapes")),
+        Attack::made("an-import-with-escapes", damaged_name(), Refused("imports `url=<[2J]0;owned>`")),
         Attack::made(
             "an-export-with-escapes",
             unchecked(&format!("(component {twice} (instance $e) (export \"{REWARD}\" (instance $e)))")),
@@ -146,7 +155,7 @@ fn names() -> Vec<Attack> {
         Attack::made(
             "a-contract-with-a-long-version",
             hollow("", &format!("molt:plugin/reward@0.{}", "9".repeat(90_000))),
-            Refused("a-contract-with-a-long-version"),
+            Refused("is damaged: export name `molt:plugin/reward@0.999"),
         ),
     ]
 }

@@ -1,7 +1,7 @@
 //! Memory, tables, stack, instances, handles and calls of the host: bombs at start-up and by growth.
 
 use crate::attack::{Answer, Attack, Fails, Refused};
-use molt_tests::component::{ALLOCATOR, MEMORY, component, module, score};
+use molt_tests::component::{ALLOCATOR, MEMORY, component, module, score, sections};
 
 pub(crate) fn attacks() -> Vec<Attack> {
     [fixtures(), memories(), tables(), stacks(), handles(), host_calls(), crowds()]
@@ -43,13 +43,13 @@ fn memories() -> Vec<Attack> {
         Attack::made(
             "five-memories",
             declared(&format!("{MEMORY} (memory 1) (memory 1) (memory 1) (memory 1)")),
-            Refused("memories"),
+            Refused("defined memories count of 5 exceeds"),
         ),
         Attack::made(
             "memory-of-64-bits",
             declared(&format!("{MEMORY} (memory i64 0x100000000)")),
             // 2^48 bytes: what the runtime cannot even count as pages of the pool.
-            Refused("memory"),
+            Refused("a minimum byte size of 281474976710656 which exceeds"),
         ),
         Attack::made(
             "growth-that-is-not-believed",
@@ -70,7 +70,11 @@ fn tables() -> Vec<Attack> {
     let with = |text: &str, body: &str| component("reward", &module(&format!("{text} {}", score(body))));
     let elements = || Fails("memory-limit", "table elements");
     vec![
-        Attack::made("ten-million-elements-declared", with("(table 10000000 funcref)", ""), Refused("table")),
+        Attack::made(
+            "ten-million-elements-declared",
+            with("(table 10000000 funcref)", ""),
+            Refused("a minimum element size of 10000000 which exceeds"),
+        ),
         Attack::made(
             "elements-of-two-tables-declared",
             with("(table 150000 funcref) (table 150000 funcref)", ""),
@@ -94,7 +98,11 @@ fn tables() -> Vec<Attack> {
             ),
             elements(),
         ),
-        Attack::made("seventeen-tables", with(&"(table 1 funcref)".repeat(17), ""), Refused("tables")),
+        Attack::made(
+            "seventeen-tables",
+            with(&"(table 1 funcref)".repeat(17), ""),
+            Refused("defined tables count of 17 exceeds"),
+        ),
     ]
 }
 
@@ -181,7 +189,7 @@ fn handles() -> Vec<Attack> {
         Attack::made(
             "timers-without-end",
             calling("(loop $on (drop (call $timer (i64.const -1))) (br $on))"),
-            trap("handle"),
+            trap("no free keys"),
         ),
         Attack::made(
             "a-forged-handle",
@@ -310,10 +318,9 @@ fn host_calls() -> Vec<Attack> {
     ]
 }
 
-/// Components that spawn: instances, types and nested components without end.
+/// Rewards that spawn: instances, types and nested components without end, beside a `score` that is in order.
 fn crowds() -> Vec<Attack> {
-    let made = |text: String| wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}"));
-    let exported = r#"(instance $empty) (export "molt:plugin/reward@0.2.0" (instance $empty))"#;
+    let crowd = |text: String| wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}"));
     // Each level instantiates the one below twice: 2^20 core instances of one small file.
     let mut doubling = "(component $l0 (core module $m) (core instance (instantiate $m)))".to_owned();
     for level in 1..=20 {
@@ -322,39 +329,57 @@ fn crowds() -> Vec<Attack> {
             below = level - 1
         );
     }
-    let deep = (0..2000)
-        .fold(hollow_bytes(&[]), |inner, _| hollow_bytes(&[&[4][..], &leb(inner.len()), &inner].concat()));
+    let deep = (0..2000).fold(hollow(&[]), |inner, _| hollow(&section(4, &inner)));
     // A type that doubles with every name: nothing in the file, and more than the universe when it is spelled out.
     let mut tuples = "(type $t0 (tuple u8 u8))".to_owned();
     for level in 1..=100 {
         tuples += &format!("(type $t{level} (tuple $t{below} $t{below}))", below = level - 1);
     }
     vec![
+        Attack::made("a-crowd-of-one", with_crowd(&crowd("(component)".into())), Answer("reward: 0.0")),
         Attack::made(
             "thirty-three-instances",
-            made(format!(
-                "(component (core module $m) {} {exported})",
+            with_crowd(&crowd(format!(
+                "(component (core module $m) {})",
                 "(core instance (instantiate $m))".repeat(33)
-            )),
-            Refused("instances"),
+            ))),
+            // Its own, which is in order, and those.
+            Refused("contains 34 core module instances"),
         ),
         Attack::made(
             "components-that-double",
-            made(format!("(component {doubling} (instance (instantiate $l20)) {exported})")),
-            Refused("components-that-double"),
+            with_crowd(&crowd(format!("(component {doubling} (instance (instantiate $l20)))"))),
+            Refused("more than 1000 instances"),
         ),
-        Attack::made("components-in-components", deep, Refused("components-in-components")),
+        Attack::made(
+            "components-in-components",
+            with_crowd(&deep),
+            Refused("more than 50 components in each other"),
+        ),
         Attack::made(
             "types-that-double",
-            made(format!("(component {tuples} {exported})")),
-            Refused("types-that-double"),
+            with_crowd(&crowd(format!("(component {tuples})"))),
+            Refused("effective type size exceeds"),
         ),
     ]
 }
 
+/// A reward that also has an instance of the component `crowd`.
+fn with_crowd(crowd: &[u8]) -> Vec<u8> {
+    let reward = component("reward", &module(&score("")));
+    let number = sections(&reward).filter(|(id, _)| *id == 4).count();
+    // One instance: of the component with that number, without arguments.
+    let instance = [vec![1, 0], leb(number), vec![0]].concat();
+    [reward, section(4, crowd), section(5, &instance)].concat()
+}
+
 /// A component of these sections.
-fn hollow_bytes(sections: &[u8]) -> Vec<u8> {
+fn hollow(sections: &[u8]) -> Vec<u8> {
     [b"\0asm\x0d\0\x01\0", sections].concat()
+}
+
+fn section(id: u8, content: &[u8]) -> Vec<u8> {
+    [&[id][..], &leb(content.len()), content].concat()
 }
 
 /// A number as the binary format writes it.

@@ -36,6 +36,25 @@ pub(crate) fn resolve(world: &str) -> (Resolve, WorldId) {
     (resolve, world)
 }
 
+/// The sections of a binary that is in order: of each its id, and where it ends.
+pub fn sections(bytes: &[u8]) -> impl Iterator<Item = (u8, usize)> {
+    let mut at = 8;
+    std::iter::from_fn(move || {
+        let id = *bytes.get(at)?;
+        let (mut length, mut shift) = (0, 0);
+        loop {
+            at += 1;
+            length |= usize::from(bytes[at] & 0x7f) << shift;
+            shift += 7;
+            if bytes[at] < 0x80 {
+                break;
+            }
+        }
+        at += 1 + length;
+        Some((id, at))
+    })
+}
+
 /// Memory, and an allocator that only ever grows. A module with these exports has the rest of its text in `rest`.
 pub fn module(rest: &str) -> String {
     format!("(module {rest}\n{MEMORY}\n{ALLOCATOR})")
