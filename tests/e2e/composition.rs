@@ -1,6 +1,6 @@
 //! Rewards and credit put together: the settings files in `examples/composition`, each for a few steps.
 
-use molt_tests::{assert_ok, json, metrics, molt, path, short_run, text};
+use molt_tests::{assert_ok, json, metrics, molt, path, roomy_model, short_run, text};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -85,6 +85,21 @@ fn an_environment_that_rewards_turns() {
     for line in metrics(&run) {
         assert_eq!(line["reward/quiz"], line["rollout/reward_mean"]);
     }
+}
+
+#[test]
+fn a_python_that_the_model_may_call() {
+    let dir = TempDir::new().unwrap();
+    let run = run_in(&dir);
+    let output = example("python", &run, &["--model.path", path(&roomy_model(dir.path()))]);
+    assert!(text(&output).contains("grants: runs code in python"), "{}", text(&output));
+    for line in metrics(&run) {
+        assert_eq!(line["reward/python-math"], line["rollout/reward_mean"]);
+        assert!(line["plugin/turns"].as_f64().unwrap() >= 1.0, "{line}");
+    }
+    // The interpreter is a component of the run like any other.
+    let lock = fs::read_to_string(run.join("plugins.lock")).unwrap();
+    assert!(lock.contains("python-math") && lock.contains("\"python\""), "{lock}");
 }
 
 /// Answers every request for a chat completion with a grade, until the test ends.

@@ -105,6 +105,22 @@ pub fn tiny_model() -> &'static Path {
     })
 }
 
+/// The same model with a context of 2048 tokens, in `dir`.
+pub fn roomy_model(dir: &Path) -> PathBuf {
+    let (source, model) = (dir.join("source"), dir.join("model"));
+    fs::create_dir(&source).expect("a directory of its own");
+    for file in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
+        let text =
+            fs::read_to_string(root().join("examples/demo/model").join(file)).expect("the demo's model");
+        let roomy = text
+            .replace("\"max_position_embeddings\": 64", "\"max_position_embeddings\": 2048")
+            .replace("\"model_max_length\": 64", "\"model_max_length\": 2048");
+        fs::write(source.join(file), roomy).expect("a file");
+    }
+    assert_ok(&run(&["init", path(&source), path(&model), "--seed", "1"]));
+    model
+}
+
 /// Removes the directory if it is there.
 fn remove(dir: &Path) {
     if let Err(error) = fs::remove_dir_all(dir) {
