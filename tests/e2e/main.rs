@@ -4,5 +4,6 @@
 mod bad_input;
 mod composition;
 mod crash;
+mod languages;
 mod plugins;
 mod runs;

@@ -3,79 +3,27 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod kept;
+
+use kept::LANGUAGES;
 use molt_core::chat::{Message, Role, Task};
 use molt_sandbox::{Action, Call, EstimatorBatch, Library, Limits, Sample, Sandbox};
-use sha2::{Digest, Sha256};
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::LazyLock;
 
-/// The first is what the others are compared with.
-const LANGUAGES: [&str; 6] = ["rust", "python", "js", "ts", "c", "go"];
-
-static SANDBOX: LazyLock<Sandbox> = LazyLock::new(|| Sandbox::new(Some(&kept("compiled"))).unwrap());
-
-/// Where builds are kept.
-fn kept(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
-}
+static SANDBOX: LazyLock<Sandbox> = LazyLock::new(|| Sandbox::new(Some(&kept::place("compiled"))).unwrap());
 
 /// The path of the template's component.
 fn component(kind: &str, language: &str) -> String {
-    let project = tempfile::tempdir().unwrap();
-    molt_plugin(&["new", "example", "--kind", kind, "--lang", language], project.path());
-    let source = project.path().join("example");
-    let mut hash = Sha256::new();
-    // Of the build, what it does for another language changes nothing here.
-    let module = |language| if language == "ts" { "js" } else { language };
-    let others: Vec<&str> =
-        LANGUAGES.into_iter().map(module).filter(|other| *other != module(language)).collect();
-    for root in [&source, &Path::new(env!("CARGO_MANIFEST_DIR")).join("src/build")] {
-        for file in files(root) {
-            let first =
-                file.strip_prefix(root).unwrap().iter().next().map(Path::new).and_then(Path::file_stem);
-            if root != &source && others.iter().any(|other| first.is_some_and(|first| first == *other)) {
-                continue;
-            }
-            hash.update(file.strip_prefix(root).unwrap().to_string_lossy().as_bytes());
-            hash.update(fs::read(&file).unwrap());
-        }
-    }
-    let digest: String = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    let folder = kept("languages");
-    let component = folder.join(format!("{language}-{kind}-{digest}.wasm"));
-    if !component.is_file() {
-        molt_plugin(&["build", "example"], project.path());
-        fs::create_dir_all(&folder).unwrap();
-        let part = folder.join(format!(".{language}-{kind}-{}", std::process::id()));
-        fs::copy(source.join("example.wasm"), &part).unwrap();
-        for old in files(&folder) {
-            if old.file_name().unwrap().to_string_lossy().starts_with(&format!("{language}-{kind}-")) {
-                fs::remove_file(old).unwrap();
-            }
-        }
-        fs::rename(part, &component).unwrap();
-    }
-    component.to_str().unwrap().to_owned()
+    kept::component(kind, language, &Path::new(env!("CARGO_MANIFEST_DIR")).join("src/build"), molt_plugin)
 }
 
 fn molt_plugin(args: &[&str], dir: &Path) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_molt-plugin"));
-    command.args(args).current_dir(dir).env("CARGO_TARGET_DIR", kept("projects"));
+    command.args(args).current_dir(dir).env("CARGO_TARGET_DIR", kept::place("projects"));
     let output = command.output().unwrap();
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// All files below `root`, sorted.
-fn files(root: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(root).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
-    }
-    found.sort();
-    found
 }
 
 fn task(label: Option<&str>) -> Task {
