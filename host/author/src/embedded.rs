@@ -74,8 +74,8 @@ mod tests {
             let files = template(kind, lang)?;
             files.into_iter().find(|(path, _)| path == Path::new("cases.toml")).map(|(_, contents)| contents)
         };
-        for kind in [Kind::Reward, Kind::Environment, Kind::Estimator] {
-            let expected = cases(kind, Lang::Rust).expect("Rust has every kind");
+        for kind in [Kind::Reward, Kind::GroupReward, Kind::Environment, Kind::Estimator] {
+            let expected = cases(kind, Lang::Rust).expect("Rust has an example of these kinds");
             for lang in Lang::value_variants() {
                 assert!(cases(kind, *lang) == Some(expected), "{kind} in {lang}");
             }

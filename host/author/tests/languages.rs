@@ -84,7 +84,8 @@ const TEXTS: [&str; 22] = [
 async fn rewards() {
     let long = "é".repeat(100_000);
     let mut texts = TEXTS.to_vec();
-    texts.push(&long);
+    let blanks = format!("4{}x", " ".repeat(100_000));
+    texts.extend([long.as_str(), &blanks]);
     let verdicts = compare("reward", async |path| {
         let reward = SANDBOX.reward(&Library::new(&[]), path, Limits::default()).unwrap();
         let mut verdicts = Vec::new();
@@ -105,7 +106,39 @@ async fn rewards() {
         verdicts
     })
     .await;
-    assert_eq!(verdicts.len(), 23 * 24);
+    assert_eq!(verdicts.len(), 24 * 25);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn group_rewards() {
+    let long = "é".repeat(100_000);
+    let (mut texts, mut twice) = (TEXTS.to_vec(), TEXTS.repeat(2));
+    texts.extend(vec![long.as_str(); 3]);
+    twice.rotate_left(5);
+    let verdicts = compare("group-reward", async |path| {
+        let reward = SANDBOX.reward(&Library::new(&[]), path, Limits::default()).unwrap();
+        let mut verdicts = Vec::new();
+        for (number, group) in [&texts[..], &twice, &TEXTS[2..3], &["42"; 8]].into_iter().enumerate() {
+            for label in
+                [None, Some(""), Some("42"), Some("4"), Some("猫"), Some("👩‍👩"), Some("\0"), Some(&*long)]
+            {
+                let sample = |(i, completion): (usize, &&str)| Sample {
+                    // One row of the longest group is without a label.
+                    task: task(label.filter(|_| i != 30)),
+                    seed: number as u64,
+                    messages: vec![],
+                    completion: (*completion).into(),
+                    truncated: i % 2 == 1,
+                };
+                let samples: Vec<Sample> = group.iter().enumerate().map(sample).collect();
+                let scored = reward.score_group(call(number as u64), &samples).await.unwrap();
+                verdicts.push((format!("group {number}, {label:.20?}"), scored));
+            }
+        }
+        verdicts
+    })
+    .await;
+    assert_eq!(verdicts.len(), 4 * 8);
 }
 
 #[tokio::test(flavor = "multi_thread")]
