@@ -30,7 +30,7 @@ async fn plugins_hold_half_of_what_the_process_may_open() {
     let http = load("grant-http", Grants { http: rules, ..Grants::default() });
     let files = load("grant-files", Grants { scratch_mib: Some(1), ..Grants::default() });
     let before = getrlimit(Resource::Nofile);
-    let mut few = before.clone();
+    let mut few = before;
     few.current = Some(24);
     setrlimit(Resource::Nofile, few).unwrap();
     // The first file that is opened makes the sandbox ask how many may be.
