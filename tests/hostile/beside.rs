@@ -144,6 +144,7 @@ async fn a_thousand_healthy_rollouts_beside_the_attackers_are_unchanged() {
 
     let alone = healthy().await;
     assert_eq!(attack_all(outside.clone(), dir.clone()).await, expected);
+    drop(crowd(&dir).await);
     let before = resident();
     let attackers = tokio::spawn(attack_all(outside.clone(), dir.clone()));
     let crowd = crowd(&dir).await;

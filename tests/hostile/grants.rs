@@ -124,13 +124,13 @@ fn floods(outside: &Outside) -> Vec<Attack> {
     ]
 }
 
-/// Requests to one origin with one method, of 64 KiB and one second.
+/// Requests to one origin with one method, of 64 KiB.
 fn requests(outside: &Outside) -> Vec<Attack> {
     let (port, other) = (outside.granted.port, outside.other.port);
     let rule = format!("GET http://127.0.0.1:{port}");
     let grant = |access: &mut Access| {
         access.grants.http = vec![rule.clone()];
-        (access.grants.http_kib, access.grants.http_s) = (64, 1);
+        (access.grants.http_kib, access.grants.http_s) = (64, 120);
     };
     let http = |name, commands: String, expected| {
         Attack::granted(name, "grant-http", commands, expected).with(grant)
@@ -172,7 +172,8 @@ fn requests(outside: &Outside) -> Vec<Attack> {
             "a-server-that-says-nothing",
             get("/silent"),
             Answer("Invalid(\"ErrorCode::HttpResponseTimeout\")"),
-        ),
+        )
+        .with(|access| access.grants.http_s = 3),
         http(
             "an-upload-without-end",
             format!("POST http 127.0.0.1:{port} /up body=1073741824"),
