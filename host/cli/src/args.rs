@@ -138,7 +138,6 @@ fn settings<S: Settings>(command: &str, matches: &ArgMatches) -> Result<S, Refus
         .filter(|id| id.as_str() != "config")
         .filter_map(|id| Some((id.to_string(), matches.get_one::<String>(id.as_str())?.clone())))
         .collect();
-    let help = format!("`molt {command} --help` lists every setting");
     let file = match matches.get_one::<PathBuf>("config") {
         None => None,
         Some(path) => Some((
@@ -155,7 +154,10 @@ fn settings<S: Settings>(command: &str, matches: &ArgMatches) -> Result<S, Refus
     let file = file.as_ref().map(|(path, text)| (*path, text.as_str()));
     let refuse = |error: SettingsError| {
         let because = error.problems.iter().map(ToString::to_string).collect();
-        Refusal::Settings(Stop { because, ..Stop::user("these settings cannot be used", help.clone()) })
+        Refusal::Settings(Stop {
+            because,
+            ..Stop::user("these settings cannot be used", error.help(command))
+        })
     };
     let settings: S = load(file, &flags).map_err(refuse)?;
     settings.validate().map_err(refuse)?;

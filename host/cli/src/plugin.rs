@@ -53,6 +53,6 @@ fn read(config: Option<&Path>) -> Result<EvalSettings, Stop> {
     let settings = load(config.zip(text.as_deref()), &[]);
     settings.map_err(|error| Stop {
         because: error.problems.iter().map(ToString::to_string).collect(),
-        ..Stop::user("these settings cannot be used", "`molt eval --help` lists every setting")
+        ..Stop::user("these settings cannot be used", error.help("eval"))
     })
 }

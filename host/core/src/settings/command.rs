@@ -72,6 +72,16 @@ fn suggestion(nearest: &Option<String>) -> String {
     nearest.as_ref().map(|name| format!("; did you mean {name}?")).unwrap_or_default()
 }
 
+impl SettingsError {
+    /// What to do, for who gave the settings to `command`.
+    pub fn help(&self, command: &str) -> String {
+        if self.problems.iter().all(|problem| matches!(problem, Problem::Syntax { .. })) {
+            return "settings are written in TOML: a [section], and under it key = value, with quotes around text".into();
+        }
+        format!("`molt {command} --help` lists every setting")
+    }
+}
+
 impl fmt::Display for SettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, problem) in self.problems.iter().enumerate() {

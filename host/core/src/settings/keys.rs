@@ -41,6 +41,14 @@ impl Key {
         self.path.join(".")
     }
 
+    /// The path with the segments of `given` where [`ANY`] stands, as somebody who gave `given` would write it.
+    pub(super) fn path_like(&self, given: &[String]) -> Vec<String> {
+        let like = |(at, segment): (usize, &String)| {
+            given.get(at).filter(|_| segment == ANY).unwrap_or(segment).clone()
+        };
+        self.path.iter().enumerate().map(like).collect()
+    }
+
     /// Whether `path` is the path of this key, or the beginning of it.
     pub(super) fn starts_with(&self, path: &[String]) -> bool {
         path.len() <= self.path.len() && path.iter().zip(&self.path).all(|(p, k)| k == ANY || p == k)

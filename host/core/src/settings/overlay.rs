@@ -25,7 +25,9 @@ pub fn load<S: Settings>(
     for (name, text) in flags {
         let place = format!("--{name}");
         let Some((key, path)) = keys.iter().find_map(|k| Some((k, k.path_of(name)?))) else {
-            problems.push(unknown(keys.iter().map(Key::name).collect(), name, place));
+            let given: Vec<String> = name.split('.').map(str::to_owned).collect();
+            let names = keys.iter().map(|key| key.path_like(&given).join(".")).collect();
+            problems.push(unknown(names, name, place));
             continue;
         };
         match parse(&key.kind, text) {
@@ -91,8 +93,9 @@ fn check(
         match (found, value) {
             (None, _) => {
                 // In a file, a section may be misspelt as well.
-                let sections = keys.iter().map(|k| k.path[..k.path.len().min(path.len())].join("."));
-                let names = sections.chain(keys.iter().map(Key::name)).collect();
+                let all: Vec<Vec<String>> = keys.iter().map(|key| key.path_like(path)).collect();
+                let sections = all.iter().map(|k| k[..k.len().min(path.len())].join("."));
+                let names = sections.chain(all.iter().map(|k| k.join("."))).collect();
                 problems.push(unknown(names, &dotted, place(path)));
             }
             (Some(key), Value::Table(inner)) if key.path.len() > path.len() => {

@@ -107,9 +107,22 @@ fn unknown_keys_and_wrong_types_are_all_reported_with_their_place() {
 }
 
 #[test]
+fn a_key_under_a_plugins_name_is_suggested_with_the_name() {
+    let file = "[plugins.grant.judge]\nreed = [\"x\"]\n";
+    assert_eq!(
+        message(train(file, &[("plugins.only.math.cpu_m", "1")])),
+        "run.toml:2: there is no setting plugins.grant.judge.reed; did you mean plugins.grant.judge.read?\n\
+         --plugins.only.math.cpu_m: there is no setting plugins.only.math.cpu_m; did you mean \
+         plugins.only.math.cpu_ms?"
+    );
+}
+
+#[test]
 fn a_file_that_is_no_toml_is_reported_with_its_line() {
-    let text = message(train("[run]\nseed = = 1\n", &[]));
-    assert!(text.starts_with("run.toml:2: "), "{text}");
+    let error = train("[run]\nseed = = 1\n", &[]).expect_err("no TOML");
+    assert!(error.help("train").contains("TOML"), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("run.toml:2: "), "{text}");
 }
 
 #[test]
