@@ -36,7 +36,7 @@ pub(crate) fn of(error: &wasmtime::Error) -> Box<[String]> {
     let Some(trace) = error.downcast_ref::<WasmBacktrace>() else { return Box::default() };
     let all: Vec<Place> = trace.frames().iter().flat_map(places).collect();
     let begin = all.iter().position(|place| !place.is_machinery()).unwrap_or(0);
-    all[begin..].iter().take_while(|place| !place.is_glue()).take(FRAMES).map(Place::told).collect()
+    all.iter().skip(begin).take_while(|place| !place.is_glue()).take(FRAMES).map(Place::told).collect()
 }
 
 struct Place {
@@ -47,7 +47,10 @@ struct Place {
 
 impl Place {
     fn is_machinery(&self) -> bool {
-        let in_library = |source: &String| source.starts_with("/rustc/") || source.contains("/library/std/");
+        let in_library = |source: &String| {
+            ["/rustc/", "wasisdk://"].iter().any(|root| source.starts_with(root))
+                || source.contains("/library/std/")
+        };
         self.source.as_ref().is_some_and(in_library)
             || MACHINERY.iter().any(|prefix| self.name.starts_with(prefix))
     }
@@ -65,20 +68,21 @@ impl Place {
     }
 }
 
-/// The functions of one frame: with debug information, those that were inlined into it too.
+/// The functions of one frame: with debug information, those that were inlined into it too. Those without a name
+/// say nothing to anybody.
 fn places(frame: &FrameInfo) -> Vec<Place> {
-    let function = || frame.func_name().map_or_else(|| format!("function {}", frame.func_index()), plain);
+    let function = || frame.func_name().map(plain);
     if frame.symbols().is_empty() {
-        return vec![Place { name: function(), source: None }];
+        return function().map(|name| Place { name, source: None }).into_iter().collect();
     }
-    let place = |symbol: &FrameSymbol| Place {
-        name: symbol.name().map_or_else(function, plain),
-        source: symbol.file().map(|file| {
+    let place = |symbol: &FrameSymbol| {
+        let source = symbol.file().map(|file| {
             let file = quote::beginning(file);
             symbol.line().map_or_else(|| file.clone(), |line| format!("{file}:{line}"))
-        }),
+        });
+        Some(Place { name: symbol.name().map(plain).or_else(function)?, source })
     };
-    frame.symbols().iter().map(place).collect()
+    frame.symbols().iter().filter_map(place).collect()
 }
 
 /// A function's name as its author wrote it, as far as the language is known.
@@ -104,6 +108,8 @@ mod tests {
             Place { source: Some("/rustc/59/library/core/src/str.rs:3".into()), ..place("get") }
                 .is_machinery()
         );
+        let in_c = Place { source: Some("wasisdk://v27/libc/open.c:3".into()), ..place("open") };
+        assert!(in_c.is_machinery());
         assert!(!place("stdin_reader::read").is_machinery() && !place("hostile::recurse").is_machinery());
         assert!(place("molt:plugin/reward@0.2.0#score").is_glue() && place("_export_score_cabi").is_glue());
         assert!(!place("grade::score").is_glue());
