@@ -88,6 +88,9 @@ fn install(
 ) -> Result<Option<PathBuf>, AuthorError> {
     let refused = || format!("{} cannot be added", info.name);
     let help = "look at the permissions of the folder";
+    // Between a look at what is there and its replacement nobody else replaces it.
+    let lock = fs::File::open(home).or_user(refused(), help)?;
+    lock.lock().or_user(refused(), help)?;
     let target = home.join(format!("{}.wasm", info.name));
     // What cannot be read as a plugin is another one, too.
     let present = target.exists().then(|| inspect(&target).ok());

@@ -3,10 +3,11 @@
 use crate::batch::BatchInput;
 use crate::cases::{self, EnvironmentCase, EstimatorCase, GroupCase, RewardCase, Row};
 use crate::error::{AuthorError, OrAuthor};
+use crate::failure;
 use crate::open::{Loaded, Opened, Target};
 use crate::present::{print, table};
 use molt_core::chat::Task;
-use molt_sandbox::{Action, Call, Cost, EstimatorBatch, Failure, Sample, Sandbox};
+use molt_sandbox::{Action, Call, Cost, EstimatorBatch, Failure, Kind, Sample, Sandbox};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Args {
     #[command(flatten)]
     target: Target,
-    /// Cases, of which the first is the input [default: cases.toml of the project]
+    /// Cases, of which the first is the input; an interpreter has none [default: cases.toml of the project]
     #[arg(long, value_name = "FILE")]
     cases: Option<PathBuf>,
     /// Rounds at most; five seconds end them earlier
@@ -82,6 +83,9 @@ pub(crate) fn run(args: &Args) -> Result<u8, AuthorError> {
     let mut opened = args.target.open()?;
     let project = opened.project.as_ref().map(|project| project.dir.join("cases.toml"));
     let cases = args.cases.clone().or_else(|| project.filter(|file| file.is_file()));
+    if args.cases.is_some() && opened.info.kind == Kind::Interpreter {
+        return Err(AuthorError::user("bench takes no cases for an interpreter", "leave --cases out"));
+    }
     let (first, cached) = compile(&opened)?;
 
     let costs = Costs::default();
@@ -153,7 +157,7 @@ fn rounds(
         Ok(laps)
     });
     measured.map_err(|problem: Failure| AuthorError {
-        because: vec![problem.with_trace()],
+        because: vec![failure::told(&problem, &opened.info)],
         ..AuthorError::failed(
             "the plugin fails on the input",
             "give --cases a file whose first case it can do",

@@ -281,11 +281,15 @@ impl Row {
 
     /// A rollout of one turn.
     pub(crate) fn sample(&self, completion: &str) -> Sample {
-        let task = self.task();
-        let turn = Message::new(Role::Assistant, completion);
-        let messages = task.messages.iter().cloned().chain([turn]).collect();
-        Sample { task, seed: self.seed, messages, completion: completion.to_owned(), truncated: false }
+        sample(&self.task(), self.seed, completion)
     }
+}
+
+/// A rollout of one turn about `task`.
+pub(crate) fn sample(task: &Task, seed: u64, completion: &str) -> Sample {
+    let turn = Message::new(Role::Assistant, completion);
+    let messages = task.messages.iter().cloned().chain([turn]).collect();
+    Sample { task: task.clone(), seed, messages, completion: completion.to_owned(), truncated: false }
 }
 
 impl RewardCase {

@@ -14,6 +14,7 @@ mod cases;
 mod check;
 mod embedded;
 mod error;
+mod failure;
 mod inspect;
 mod list;
 mod new;

@@ -2,7 +2,7 @@
 
 use crate::args::SearchPath;
 use crate::built;
-use crate::error::{AuthorError, OrAuthor, chain};
+use crate::error::{AuthorError, OrAuthor, chain, harmless};
 use crate::present::{program, warn};
 use crate::project::Project;
 use molt_core::settings::{self, Access, EvalSettings, GrantedModel, Judge, Plugins, TrainSettings};
@@ -11,8 +11,13 @@ use molt_sandbox::{
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, SystemTime};
 use tokio::runtime::Runtime;
+
+/// A plugin that was compiled before is loaded in less.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A plugin to run, and what it may use.
 #[derive(Debug, clap::Args)]
@@ -72,9 +77,20 @@ impl Target {
 }
 
 impl Opened {
-    /// Compiles the plugin, unless that was done before, and links it.
+    /// Compiles the plugin, unless that was done before, and links it. Whoever waits is told why.
     pub(crate) fn load(&self) -> Result<Loaded, AuthorError> {
-        self.load_in(&self.sandbox)
+        let (done, waiting) = mpsc::channel::<()>();
+        let name = self.info.name.clone();
+        let telling = thread::spawn(move || {
+            if waiting.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("compiling {}, once per version of it …", harmless(&name));
+            }
+        });
+        let loaded = self.load_in(&self.sandbox);
+        drop(done);
+        // It cannot panic, and would only have told.
+        let _ = telling.join();
+        loaded
     }
 
     /// As [`load`](Self::load), in another sandbox.
@@ -124,7 +140,7 @@ fn read_config(path: &Path) -> Result<(Plugins, Judge), AuthorError> {
     });
     either.map_err(|error| AuthorError {
         because: error.problems.iter().map(ToString::to_string).collect(),
-        ..AuthorError::user("these settings cannot be used", "`molt train --help` lists every setting")
+        ..AuthorError::user("these settings cannot be used", error.help("train"))
     })
 }
 
@@ -166,7 +182,8 @@ pub(crate) fn target(given: &str) -> Result<String, AuthorError> {
 fn find(given: &str) -> Result<(String, Option<Project>), AuthorError> {
     let dir = Path::new(given);
     if !dir.join("molt.toml").is_file() {
-        if dir.is_dir() {
+        // A single word is a name, also where a folder is called so.
+        if dir.is_dir() && (given.contains('/') || given.starts_with('.')) {
             let help = "give a directory with molt.toml, a .wasm file, or a name";
             return Err(AuthorError::user(format!("{given} is a directory without molt.toml"), help));
         }
@@ -233,7 +250,9 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let given = dir.path().to_str().expect("UTF-8");
         assert!(find(given).expect_err("no project").to_string().contains("without molt.toml"));
-        let found = find("math").map(|(name, project)| (name, project.is_some()));
-        assert_eq!(found, Ok(("math".into(), false)));
+        // This crate has such a folder.
+        assert!(Path::new("tests").is_dir());
+        let found = find("tests").map(|(name, project)| (name, project.is_some()));
+        assert_eq!(found, Ok(("tests".into(), false)));
     }
 }

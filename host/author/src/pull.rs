@@ -3,6 +3,8 @@
 use crate::error::{AuthorError, OrAuthor};
 use crate::oci::{self, Access, Reference, Registry};
 use crate::present;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 /// Download a plugin from an OCI registry
@@ -30,7 +32,8 @@ pub(crate) fn run(args: Args) -> Result<u8, AuthorError> {
     };
     let registry = Registry::of(&reference, &args.access).map_err(|error| error.told(refused()))?;
     let pulled = oci::drive(refused, oci::pull(&registry, &reference, folder))?;
-    let present = std::fs::read(&output).ok();
+    let help = "look at its permissions, or choose another place with -o";
+    let present = present(&output).or_user(format!("{} cannot be read", output.display()), help)?;
     if let Some(bytes) = present
         && oci::sha256(&bytes) != pulled.info.digest
         && !args.force
@@ -49,4 +52,15 @@ pub(crate) fn run(args: Args) -> Result<u8, AuthorError> {
         reference.at(&pulled.manifest),
     ))?;
     Ok(0)
+}
+
+/// The file's bytes, as far as a plugin could have them; None if there is no such file.
+fn present(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    let mut bytes = Vec::new();
+    file.take((oci::PLUGIN_MIB << 20) + 1).read_to_end(&mut bytes)?;
+    Ok(Some(bytes))
 }

@@ -1,8 +1,9 @@
 //! `molt plugin run`: try a plugin by hand.
 
 use crate::batch::{BatchInput, tokens_by_rollout};
-use crate::cases::Row;
+use crate::cases::{self, Row};
 use crate::error::{AuthorError, FAILED, OrAuthor};
+use crate::failure;
 use crate::open::{self, Loaded, Target};
 use crate::present::{print, role, table};
 use crate::test::describe;
@@ -46,7 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, AuthorError> {
     let mut opened = args.target.open()?;
     // What the plugin prints is seen as soon as a call ends; the verdict is on standard output.
     opened.sandbox = opened.sandbox.observe(|cost| {
-        for line in cost.printed.lines() {
+        for line in failure::printed(&cost.printed) {
             eprintln!("[printed] {line}");
         }
     });
@@ -64,7 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, AuthorError> {
     match outcome {
         Ok(()) => Ok(0),
         Err(problem) => {
-            eprintln!("{}", problem.with_trace());
+            eprintln!("{}", failure::after_printed(problem, &opened.info));
             Ok(FAILED)
         }
     }
@@ -116,18 +117,7 @@ async fn reward(plugin: &Reward, args: &Args, task: &Task, call: Call) -> Outcom
     if completions.is_empty() {
         completions.push(all_of_stdin("The completion, and then Ctrl-D:")?);
     }
-    let sample = |completion: &String| {
-        let turn = Message::new(molt_core::chat::Role::Assistant, completion);
-        let messages = task.messages.iter().cloned().chain([turn]).collect();
-        molt_sandbox::Sample {
-            task: task.clone(),
-            seed: call.seed,
-            messages,
-            completion: completion.clone(),
-            truncated: false,
-        }
-    };
-    let samples: Vec<_> = completions.iter().map(sample).collect();
+    let samples: Vec<_> = completions.iter().map(|text| cases::sample(task, call.seed, text)).collect();
     if plugin.scores_groups() {
         match plugin.score_group(call, &samples).await {
             Ok(verdicts) => {
@@ -223,18 +213,16 @@ async fn interpreter(plugin: &Interpreter, args: &Args, call: Call) -> Outcome {
         Ok(session) => session,
         Err(problem) => return Ok(Err(problem)),
     };
-    let mut pieces = Vec::new();
-    if let Some(file) = &args.script {
-        let help = "give --script a file with code";
-        pieces.push(std::fs::read_to_string(file).or_user(format!("cannot read {}", file.display()), help)?);
-    }
-    let mut lines = if pieces.is_empty() { Some(Turns::open(None)?) } else { None };
+    let help = "give --script a file with code";
+    let read = |file: &PathBuf| {
+        std::fs::read_to_string(file).or_user(format!("cannot read {}", file.display()), help)
+    };
+    let mut script = args.script.as_ref().map(read).transpose()?;
+    let mut typed = Turns::open(None)?;
     loop {
-        let piece = match &mut lines {
-            Some(lines) => lines.next(">>> ")?,
-            None => pieces.pop(),
-        };
-        let Some(code) = piece else { return Ok(Ok(())) };
+        // A script is run as a whole, and what is typed line by line.
+        let code = if args.script.is_some() { script.take() } else { typed.next(">>> ")? };
+        let Some(code) = code else { return Ok(Ok(())) };
         let output = match session.run(&code).await {
             Ok(output) => output,
             Err(problem) => return Ok(Err(problem)),

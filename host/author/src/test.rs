@@ -6,11 +6,12 @@ use crate::cases::{
     GroupCase, InterpreterCase, RewardCase, Said,
 };
 use crate::error::{AuthorError, FAILED};
+use crate::failure;
 use crate::open::{Loaded, Target};
 use crate::present::{message, print, quoted};
 use molt_core::chat::Message;
 use molt_sandbox::{
-    Call, CodeOutput, Environment, Estimate, Estimator, EstimatorBatch, Failure, Interpreter, Reward,
+    Call, CodeOutput, Environment, Estimate, Estimator, EstimatorBatch, Failure, Info, Interpreter, Reward,
     Transition, Verdict,
 };
 use std::collections::BTreeMap;
@@ -66,8 +67,9 @@ async fn try_all(plugin: &Loaded, file: &Path) -> Result<Vec<Tried>, AuthorError
         Loaded::Reward(reward) => {
             for case in cases::read::<RewardCase>(file)? {
                 let found = reward.score(Call { rollout: None, seed: case.row.seed }, &case.sample()).await;
-                let differences =
-                    told(found, |verdict| compare_verdict(&case.expect, verdict, case.tolerance));
+                let differences = told(found, reward.info(), |verdict| {
+                    compare_verdict(&case.expect, verdict, case.tolerance)
+                });
                 tried.push((case.name, differences));
             }
         }
@@ -94,8 +96,8 @@ async fn try_all(plugin: &Loaded, file: &Path) -> Result<Vec<Tried>, AuthorError
 }
 
 /// What differs in what came back, or the failure.
-fn told<T>(found: Result<T, Failure>, compare: impl FnOnce(&T) -> Vec<String>) -> Vec<String> {
-    found.map_or_else(|problem| vec![problem.with_trace()], |found| compare(&found))
+fn told<T>(found: Result<T, Failure>, info: &Info, compare: impl FnOnce(&T) -> Vec<String>) -> Vec<String> {
+    found.map_or_else(|problem| vec![failure::told(&problem, info)], |found| compare(&found))
 }
 
 async fn group(reward: &Reward, case: &GroupCase) -> Vec<String> {
@@ -104,7 +106,7 @@ async fn group(reward: &Reward, case: &GroupCase) -> Vec<String> {
         return vec![format!("{} completions, and {} verdicts to expect", samples.len(), case.expect.len())];
     }
     let found = reward.score_group(Call { rollout: None, seed: case.row.seed }, &samples).await;
-    told(found, |verdicts| {
+    told(found, reward.info(), |verdicts| {
         let pairs = case.expect.iter().zip(verdicts).enumerate();
         let differences = pairs.flat_map(|(at, (expect, verdict))| {
             let differences = compare_verdict(expect, verdict, case.tolerance);
@@ -118,13 +120,13 @@ async fn episode(environment: &Environment, case: &EnvironmentCase) -> Vec<Strin
     let call = Call { rollout: None, seed: case.row.seed };
     let mut episode = match environment.open(call, &case.row.task()).await {
         Ok(episode) => episode,
-        Err(problem) => return vec![problem.with_trace()],
+        Err(problem) => return vec![failure::told(&problem, environment.info())],
     };
     let start = match (episode.reset().await, &case.failure) {
         (Ok(start), None) => start,
         (Ok(_), Some(expected)) => return vec![format!("expected a failure with {expected:?}, found none")],
         (Err(problem), Some(expected)) if problem.to_string().contains(expected) => return Vec::new(),
-        (Err(problem), _) => return vec![problem.with_trace()],
+        (Err(problem), _) => return vec![failure::told(&problem, environment.info())],
     };
     let mut differences = Vec::new();
     if let Some(expected) = &case.start {
@@ -140,7 +142,7 @@ async fn episode(environment: &Environment, case: &EnvironmentCase) -> Vec<Strin
                 return differences;
             }
             (Err(problem), _) => {
-                differences.push(before(problem.with_trace()));
+                differences.push(before(failure::told(&problem, environment.info())));
                 return differences;
             }
         };
@@ -163,14 +165,14 @@ async fn estimate(estimator: &Estimator, case: EstimatorCase) -> Vec<String> {
         (Ok(found), None) => compare_estimate(&case.expect, &batch, &found, case.tolerance),
         (Ok(_), Some(expected)) => vec![format!("expected a failure with {expected:?}, found none")],
         (Err(problem), Some(expected)) if problem.to_string().contains(expected) => Vec::new(),
-        (Err(problem), _) => vec![problem.with_trace()],
+        (Err(problem), _) => vec![failure::told(&problem, estimator.info())],
     }
 }
 
 async fn session(interpreter: &Interpreter, case: &InterpreterCase) -> Vec<String> {
     let mut session = match interpreter.open(Call { rollout: None, seed: 0 }).await {
         Ok(session) => session,
-        Err(problem) => return vec![problem.with_trace()],
+        Err(problem) => return vec![failure::told(&problem, interpreter.info())],
     };
     let mut differences = Vec::new();
     for (at, run) in case.runs.iter().enumerate() {
@@ -181,7 +183,7 @@ async fn session(interpreter: &Interpreter, case: &InterpreterCase) -> Vec<Strin
                     .extend(found.into_iter().map(|difference| format!("run {}: {difference}", at + 1)));
             }
             Err(problem) => {
-                differences.push(format!("run {}: {}", at + 1, problem.with_trace()));
+                differences.push(format!("run {}: {}", at + 1, failure::told(&problem, interpreter.info())));
                 return differences;
             }
         }
@@ -190,6 +192,10 @@ async fn session(interpreter: &Interpreter, case: &InterpreterCase) -> Vec<Strin
 }
 
 fn compare_verdict(expect: &ExpectVerdict, found: &Verdict, tolerance: f64) -> Vec<String> {
+    let scored = expect.reward.is_some() || expect.solved.is_some() || !expect.metrics.is_empty();
+    if [scored, expect.invalid.is_some(), expect.infra.is_some()].iter().filter(|set| **set).count() > 1 {
+        return vec!["a verdict is a score, `invalid` or `infra`: expect one of them".into()];
+    }
     if let Some(reason) = &expect.invalid {
         return match found {
             Verdict::Invalid(why) if why.contains(reason) => Vec::new(),
@@ -362,6 +368,14 @@ mod tests {
             compare_verdict(&expect, &Verdict::Infra("empty".into()), 0.0),
             ["expected invalid with \"empty\", found infra: empty"]
         );
+    }
+
+    #[test]
+    fn a_verdict_that_cannot_be_is_not_expected() {
+        let expect =
+            ExpectVerdict { invalid: Some("empty".into()), reward: Some(1.0), ..ExpectVerdict::default() };
+        let told = compare_verdict(&expect, &Verdict::Invalid("empty".into()), 0.0);
+        assert_eq!(told, ["a verdict is a score, `invalid` or `infra`: expect one of them"]);
     }
 
     #[test]

@@ -119,7 +119,7 @@ fn mistakes_name_their_line() {
             + 1;
     succeeds(&["build", "p"], dir.path());
     let told = fails(&run, dir.path());
-    assert!(told.contains(&format!("main.score (source/reward.go:{line})")), "{told}");
+    assert!(told.contains(&format!("main.score (reward.go:{line})")), "{told}");
     assert!(told.contains("index out of range [4] with length 2"), "{told}");
     edit(&source, "_ = answer", "answer :=");
     let told = fails(&["build", "p"], dir.path());

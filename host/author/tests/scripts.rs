@@ -67,6 +67,13 @@ fn python() {
     let too_late = run("4");
     assert!(too_late.contains("No module named 'decimal' here: import it at the top"), "{too_late}");
     assert!(too_late.contains("import decimal"), "the line of the source: {too_late}");
+    assert!(too_late.contains("[printed]   File \"reward.py\", line "), "{too_late}");
+    assert_eq!(too_late.matches("No module named").count(), 1, "{too_late}");
+    fs::write(&source, good.replace("        answer =", "        return 1.0\n        answer =")).unwrap();
+    succeeds(&["build", "brevity"], dir.path());
+    let told = run("4");
+    assert!(told.contains("not of the contract's type") && told.contains("float"), "{told}");
+    assert!(!told.contains("PyErr") && !told.contains("RUST_BACKTRACE"), "{told}");
 
     fs::write(&source, good).unwrap();
     fs::write(dir.path().join("brevity/requirements.txt"), "# nothing yet\n").unwrap();
@@ -110,6 +117,9 @@ fn typescript() {
 
     fs::write(&source, good.replace("export const environment", "export const environments")).unwrap();
     fails(&["build", "brevity"], dir.path(), &["environment.ts", "No matching export", "\"environment\""]);
+
+    fs::write(&source, format!("import \"node:fs\";\nimport \"absent\";\n{good}")).unwrap();
+    fails(&["build", "brevity"], dir.path(), &["runs without Node.js", "`npm install absent`"]);
 
     // A name of the prelude is the author's to use.
     fs::write(&source, good + "\nexport const random = 1, stderr = 2, lines = 3;\n").unwrap();

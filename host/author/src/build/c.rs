@@ -16,7 +16,8 @@ pub(super) const PINNED: (&str, &str, &str) = (TOOL, "0.17.1", include_str!("c/r
 
 pub(super) fn build(project: &Project, out: &Path) -> Result<(), AuthorError> {
     let dir = &project.dir;
-    super::entry(project, &format!("{}.c", project.kind.interface()))?;
+    let entry = format!("{}.c", project.kind.interface());
+    super::entry(project, &entry)?;
     let tool = tools::pinned(PINNED)?;
 
     let world = World::of(project)?;
@@ -43,11 +44,15 @@ pub(super) fn build(project: &Project, out: &Path) -> Result<(), AuthorError> {
     // The C library is built once.
     let cache = tool.dir.join("cache");
     zig.env("ZIG_GLOBAL_CACHE_DIR", &cache).env("ZIG_LOCAL_CACHE_DIR", &cache);
-    component::compile(project, zig.stdout(Stdio::null()))?;
+    let help = format!(
+        "the compiler says above what is wrong; an undefined symbol `exports_…` is a function of the contract that \
+         {entry} must have"
+    );
+    component::compile(project, zig.stdout(Stdio::null()), &help)?;
 
     let core = fs::read(&core).or_failed("the compiler wrote nothing", "")?;
     let core = lines::own(&core).or_failed("the compiler's module is not as expected", "")?;
-    fs::write(out, component::component(&core)?)
+    fs::write(out, component::component(&core, "import no function that the contract does not have")?)
         .or_failed(format!("cannot write {}", out.display()), "free space there")
 }
 

@@ -262,7 +262,7 @@ mod tests {
         let mut core = core;
         World { resolve, id }.embed(&mut core).unwrap();
         let file = tempfile::Builder::new().suffix(".wasm").tempfile().unwrap();
-        std::fs::write(file.path(), component(&core).unwrap()).unwrap();
+        std::fs::write(file.path(), component(&core, "").unwrap()).unwrap();
         let sandbox = Sandbox::new(None).unwrap();
         let reward =
             sandbox.reward(&Library::new(&[]), file.path().to_str().unwrap(), Limits::default()).unwrap();

@@ -73,30 +73,26 @@ pub(super) fn scratch() -> Result<tempfile::TempDir, AuthorError> {
 }
 
 /// Runs the compiler. Its messages go to the terminal as they come.
-pub(super) fn compile(project: &Project, compiler: &mut Command) -> Result<(), AuthorError> {
+pub(super) fn compile(project: &Project, compiler: &mut Command, help: &str) -> Result<(), AuthorError> {
     let program = compiler.get_program().to_string_lossy().into_owned();
     let status =
         compiler.stdin(Stdio::null()).status().or_user(format!("{program} cannot be started"), "")?;
     if status.success() {
         return Ok(());
     }
-    let error = format!("{} does not compile", project.dir.display());
-    Err(AuthorError::failed(error, "the compiler says above what is wrong"))
+    Err(AuthorError::failed(format!("{} does not compile", project.name), help))
 }
 
 /// Makes the component. What the module imports of WASI's first version comes from an adapter, and becomes imports
-/// of the second.
-pub(super) fn component(core: &[u8]) -> Result<Vec<u8>, AuthorError> {
+/// of the second. `help` says how the source exports what it must.
+pub(super) fn component(core: &[u8], help: &str) -> Result<Vec<u8>, AuthorError> {
     let encode = || {
         let mut encoder = ComponentEncoder::default();
         encoder.validate(true).module(core)?;
         encoder.adapter(WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER)?;
         encoder.encode()
     };
-    caused(encode()).or_failed(
-        "the compiler's module cannot be made a component",
-        "export every function of the contract, and import none that it does not have",
-    )
+    caused(encode()).or_failed("the compiler's module cannot be made a component", help)
 }
 
 /// `reward` of `molt:plugin/reward@0.2.0`.

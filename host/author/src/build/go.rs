@@ -18,7 +18,8 @@ const SUPPORT: [(&str, &str); 2] = [
 ];
 
 pub(super) fn build(project: &Project, out: &Path) -> Result<(), AuthorError> {
-    super::entry(project, &format!("{}.go", project.kind.interface()))?;
+    let interface = project.kind.interface();
+    super::entry(project, &format!("{interface}.go"))?;
     let tool = tools::pinned(PINNED)?;
 
     let world = World::of(project)?;
@@ -29,6 +30,7 @@ pub(super) fn build(project: &Project, out: &Path) -> Result<(), AuthorError> {
     };
     world.generate(options.build(), &project.sdk(), ours)?;
 
+    let package = interface.replace('-', "");
     let scratch = component::scratch()?;
     let core = scratch.path().join("core.wasm");
     let root = tool.dir.join("go");
@@ -39,12 +41,14 @@ pub(super) fn build(project: &Project, out: &Path) -> Result<(), AuthorError> {
     go.env("GOROOT", &root).env("GOOS", "wasip1").env("GOARCH", "wasm");
     go.env("GOCACHE", tool.dir.join("cache")).env("GOPATH", tool.dir.join("path"));
     go.env("GOTOOLCHAIN", "local").env("GOWORK", "off").env("GOFLAGS", "");
-    component::compile(project, &mut go)?;
+    component::compile(project, &mut go, "the compiler says above what is wrong")?;
 
     let core = fs::read(&core).or_failed("the compiler wrote nothing", "")?;
     let mut core = clock::guard(core).or_failed("the compiler's module cannot be read", "")?;
     world.embed(&mut core)?;
-    fs::write(out, component::component(&core)?)
+    let help =
+        format!("{interface}.go must import molt/{package}, and call {package}.Export in an `init` function");
+    fs::write(out, component::component(&core, &help)?)
         .or_failed(format!("cannot write {}", out.display()), "free space there")
 }
 

@@ -55,7 +55,7 @@ pub(super) fn build(project: &Project, out: &Path) -> Result<(), AuthorError> {
     Err(AuthorError {
         because: vec![printed],
         ..AuthorError::failed(
-            format!("{} cannot be built", project.dir.display()),
+            format!("{} cannot be built", project.name),
             "correct the source; what it needs of npm goes into its own node_modules",
         )
     })

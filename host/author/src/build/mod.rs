@@ -16,7 +16,7 @@ use crate::error::{AuthorError, OrAuthor};
 use crate::present::{print, short_digest, warn};
 use crate::project::{Lang, Project};
 use molt_sandbox::Info;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -52,6 +52,9 @@ fn build(project: &Project) -> Result<(PathBuf, Info), AuthorError> {
     let out = project.component();
     let help = "free space there, or make the directory writable";
     let unwritable = || format!("cannot write {}", out.display());
+    // Bindings and what else a build writes into the project are one build's at a time.
+    let lock = File::open(&project.dir).or_failed(unwritable(), help)?;
+    lock.lock().or_failed(unwritable(), help)?;
     let part = crate::oci::partial(&project.name, &project.dir).or_failed(unwritable(), help)?;
     match project.lang {
         Lang::Rust => rust::build(project, part.path())?,

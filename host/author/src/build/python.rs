@@ -85,7 +85,7 @@ fn run(project: &Project, command: &mut Command) -> Result<(), AuthorError> {
     Err(AuthorError {
         because: vec![readable(&String::from_utf8_lossy(&printed))],
         ..AuthorError::failed(
-            format!("{} cannot be built", project.dir.display()),
+            format!("{} cannot be built", project.name),
             "correct the source; it was imported with nothing but itself, the standard library and \
              requirements.txt at hand",
         )

@@ -19,9 +19,13 @@ pub(super) fn build(project: &Project, out: &Path) -> Result<(), AuthorError> {
         .output()
         .or_user("cargo cannot be started", "install Rust with rustup")?;
     if !output.status.success() {
-        let help = "the compiler says above what is wrong; without a network, cargo needs packages that it has \
-                    downloaded before";
-        return Err(AuthorError::failed(format!("{} does not compile", project.dir.display()), help));
+        // It says so of a build that had begun.
+        let help = if String::from_utf8_lossy(&output.stdout).contains("build-finished") {
+            "the compiler says above what is wrong"
+        } else {
+            "cargo says above what is wrong; without a network, it needs packages that it has downloaded before"
+        };
+        return Err(AuthorError::failed(format!("{} does not compile", project.name), help));
     }
     let Some(wasm) = artifact(&String::from_utf8_lossy(&output.stdout)) else {
         let help = "its Cargo.toml needs [lib] crate-type = [\"cdylib\", \"rlib\"]";

@@ -3,6 +3,7 @@
 use super::{Findings, answer, brief, inputs};
 use crate::cases::{self, EnvironmentCase, Row};
 use crate::error::AuthorError;
+use crate::failure;
 use futures_util::future::join_all;
 use molt_sandbox::{Action, Call, Cause, Environment, Failure, ToolCall};
 use std::path::Path;
@@ -10,6 +11,8 @@ use std::path::Path;
 /// An episode: a row, and what the model says.
 struct Input {
     name: String,
+    /// It is one of the author's cases.
+    is_case: bool,
     row: Row,
     actions: Vec<Action>,
 }
@@ -30,8 +33,11 @@ pub(super) async fn check(
     if let Err(problem) = begins(environment, &row).await {
         findings.failed(
             "reset",
-            answer::<()>(&Err(problem)),
-            "give --cases a file whose first case has a row that an episode can begin with",
+            failure::told(&problem, environment.info()),
+            &failure::help(
+                &problem,
+                "give --cases a file whose first case has a row that an episode can begin with",
+            ),
         );
         return Ok(());
     }
@@ -43,15 +49,16 @@ pub(super) async fn check(
     let failed = inputs.iter().zip(&alone).filter_map(|(input, course)| {
         // A case of the author's may want a failure, and a row may be at fault; a crash never is in order.
         let problem = course.iter().find_map(|turn| turn.as_ref().err())?;
-        let wanted = input.name.starts_with("case ") && matches!(problem.cause, Cause::Reported(_));
-        (!wanted).then(|| format!("{}: {}", input.name, answer::<()>(&Err(problem.clone()))))
+        let wanted = input.is_case && matches!(problem.cause, Cause::Reported(_));
+        (!wanted).then_some((&*input.name, problem))
     });
-    findings.all(
-        "actions",
-        format!("{} episodes, with empty, huge, malformed and cut-off turns", inputs.len()),
-        failed.collect(),
-        "answer every turn of a model with a message; a failure drops the rollout and is never trained on",
-    );
+    let failed: Vec<_> = failed.collect();
+    let good = format!("{} episodes, with empty, huge, malformed and cut-off turns", inputs.len());
+    let help =
+        "answer every turn of a model with a message; a failure drops the rollout and is never trained on";
+    if !findings.calls("actions", good, (&failed, inputs.len()), (environment.info(), help)) {
+        return Ok(());
+    }
 
     let mut problems = Vec::new();
     for (input, before) in inputs.iter().zip(&alone) {
@@ -129,7 +136,8 @@ async fn ends(environment: &Environment, row: &Row, findings: &mut Findings) {
     let says = ["I do not know.", "1", "", "x = 1"];
     let mut longest = 0;
     for text in says {
-        let input = Input { name: String::new(), row: row.clone(), actions: vec![say(text); TURNS] };
+        let input =
+            Input { name: String::new(), is_case: false, row: row.clone(), actions: vec![say(text); TURNS] };
         longest = longest.max(play(environment, &input).await.len().saturating_sub(1));
     }
     let detail = if longest < TURNS {
@@ -145,6 +153,7 @@ fn from_cases(file: Option<&Path>) -> Result<Vec<Input>, AuthorError> {
     let cases = cases::read::<EnvironmentCase>(file)?;
     let input = |case: EnvironmentCase| Input {
         name: format!("case {:?}", case.name),
+        is_case: true,
         actions: case.turns.iter().map(cases::Turn::action).collect(),
         row: case.row,
     };
@@ -158,7 +167,9 @@ fn say(text: &str) -> Action {
 /// Every hard text as a turn, cut off, and as a tool call, whole and damaged.
 fn hard(row: &Row) -> Vec<Input> {
     let mut all = Vec::new();
-    let mut add = |name: String, actions: Vec<Action>| all.push(Input { name, row: row.clone(), actions });
+    let mut add = |name: String, actions: Vec<Action>| {
+        all.push(Input { name, is_case: false, row: row.clone(), actions })
+    };
     for (name, text) in inputs::texts() {
         let called = |name: &str, arguments: &str| Action {
             tool_calls: vec![ToolCall { name: name.into(), arguments_json: arguments.into() }],

@@ -2,6 +2,7 @@
 
 use super::{Findings, answer, brief};
 use crate::batch::tokens_by_rollout;
+use crate::failure;
 use futures_util::future::join_all;
 use molt_core::seed::permutation;
 use molt_sandbox::{Estimate, Estimator, EstimatorBatch, Failure, Traits};
@@ -23,7 +24,8 @@ pub(super) async fn check(estimator: &Estimator, findings: &mut Findings) {
     let traits = match estimator.traits().await {
         Ok(traits) => traits,
         Err(problem) => {
-            return findings.failed("describe", answer::<()>(&Err(problem)), "let it return what it needs");
+            let help = failure::help(&problem, "let it return what it needs");
+            return findings.failed("describe", failure::told(&problem, estimator.info()), &help);
         }
     };
     let again = estimator.traits().await;
@@ -43,13 +45,15 @@ pub(super) async fn check(estimator: &Estimator, findings: &mut Findings) {
         alone.push(estimator.estimate(&flat(rollouts, traits)).await);
     }
     let named = batches.iter().map(|(name, _)| *name);
-    let failed = named.clone().zip(&alone).filter(|(_, estimate)| estimate.is_err());
-    findings.all(
-        "finiteness",
-        format!("{} batches, of equal, extreme and no rewards, without tokens, and long ones", batches.len()),
-        failed.map(|(name, estimate)| format!("{name}: {}", answer(estimate))).collect(),
-        "compute in f64, and add a small number to a deviation before dividing by it",
-    );
+    let failed =
+        named.clone().zip(&alone).filter_map(|(name, estimate)| Some((name, estimate.as_ref().err()?)));
+    let failed: Vec<_> = failed.collect();
+    let good =
+        format!("{} batches, of equal, extreme and no rewards, without tokens, and long ones", batches.len());
+    let help = "an estimate is due for every batch that a run may make";
+    if !findings.calls("finiteness", good, (&failed, batches.len()), (estimator.info(), help)) {
+        return;
+    }
 
     let mut problems = Vec::new();
     for ((name, rollouts), before) in batches.iter().zip(&alone) {
@@ -121,7 +125,10 @@ async fn invariance(
         let after = match estimator.estimate(&batch).await {
             Ok(after) => after,
             Err(problem) => {
-                return Some(format!("{name}, in another order: {}", answer::<()>(&Err(problem))));
+                return Some(format!(
+                    "{name}, in another order: {}",
+                    failure::told(&problem, estimator.info())
+                ));
             }
         };
         let (here, there) = (tokens_by_rollout(&flat(rollouts, traits)), tokens_by_rollout(&batch));

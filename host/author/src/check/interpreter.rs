@@ -10,13 +10,14 @@ pub(super) async fn check(interpreter: &Interpreter, findings: &mut Findings) {
     for (_, text) in &texts {
         alone.push(run(interpreter, &[text]).await);
     }
-    let failed = texts.iter().zip(&alone).filter(|(_, outputs)| outputs.is_err());
-    findings.all(
-        "inputs",
-        format!("{} pieces of code, empty, huge and malformed", texts.len()),
-        failed.map(|((name, _), outputs)| format!("{name}: {}", brief(&answer(outputs)))).collect(),
-        "return an error of the code in `error`: it is an answer to the model",
-    );
+    let failed =
+        texts.iter().zip(&alone).filter_map(|((name, _), outputs)| Some((*name, outputs.as_ref().err()?)));
+    let failed: Vec<_> = failed.collect();
+    let good = format!("{} pieces of code, empty, huge and malformed", texts.len());
+    let help = "return an error of the code in `error`: it is an answer to the model";
+    if !findings.calls("inputs", good, (&failed, texts.len()), (interpreter.info(), help)) {
+        return;
+    }
     let together = join_all(texts.iter().map(async |(_, text)| run(interpreter, &[text]).await)).await;
     let differ = texts.iter().zip(alone.iter().zip(&together)).filter(|(_, (a, b))| answer(a) != answer(b));
     findings.all(

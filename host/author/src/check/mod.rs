@@ -7,9 +7,10 @@ mod interpreter;
 mod reward;
 
 use crate::error::{AuthorError, FAILED};
+use crate::failure;
 use crate::open::{Loaded, Opened, Target, is_granted_by_name};
 use crate::present::print;
-use molt_sandbox::{Cause, Failure};
+use molt_sandbox::{Cause, Failure, Info, Kind};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -18,7 +19,7 @@ use std::path::PathBuf;
 pub(crate) struct Args {
     #[command(flatten)]
     target: Target,
-    /// Cases whose inputs are tried too [default: cases.toml of the project]
+    /// Cases whose inputs are tried too, for a reward or an environment [default: cases.toml of the project]
     #[arg(long, value_name = "FILE")]
     cases: Option<PathBuf>,
     /// Print the findings as JSON
@@ -59,10 +60,46 @@ impl Findings {
             }
         }
     }
+
+    /// One finding for each kind of failure among `calls` that should have succeeded. False if none of `tried`
+    /// did, which says nothing of anything else.
+    fn calls(
+        &mut self,
+        check: &str,
+        good: impl Into<String>,
+        (calls, tried): (&[(&str, &Failure)], usize),
+        (info, help): (&Info, &str),
+    ) -> bool {
+        let mut kinds: Vec<&str> = Vec::new();
+        for (_, failure) in calls {
+            if !kinds.contains(&failure.label()) {
+                kinds.push(failure.label());
+            }
+        }
+        for kind in &kinds {
+            let alike = calls.iter().filter(|(_, failure)| failure.label() == *kind);
+            let told =
+                alike.clone().map(|(name, failure)| format!("{name}: {}", failure::told(failure, info)));
+            let help = alike.clone().next().map(|(_, failure)| failure::help(failure, help));
+            self.all(check, "", told.collect(), &help.unwrap_or_default());
+        }
+        if kinds.is_empty() {
+            self.ok(check, good);
+        } else if calls.len() == tried
+            && let Some(last) = self.0.last_mut()
+        {
+            last.detail += "\nNo call succeeded, so nothing else can be tried.";
+        }
+        tried == 0 || calls.len() < tried
+    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<u8, AuthorError> {
     let opened = args.target.open()?;
+    if args.cases.is_some() && matches!(opened.info.kind, Kind::Estimator | Kind::Interpreter) {
+        let error = format!("check takes no cases for an {}", opened.info.kind);
+        return Err(AuthorError::user(error, "leave --cases out; `molt plugin test` takes them"));
+    }
     let mut findings = Findings::default();
     let loaded = surface(&opened, &mut findings)?;
     let project = opened.project.as_ref().map(|project| project.dir.join("cases.toml"));
@@ -103,10 +140,13 @@ fn surface(opened: &Opened, findings: &mut Findings) -> Result<Option<Loaded>, A
     let loaded = opened.load();
     let imports = match (plain.len(), granted.as_slice()) {
         (0, []) => "imports nothing".to_owned(),
-        (n, []) => format!("{n} of WASI, which are harmless; needs no grant"),
+        (n, []) => format!("{n} of WASI, which give it no file and no network unless they are granted"),
         (n, named) => {
             let named: Vec<&str> = named.iter().map(|import| import.as_str()).collect();
-            format!("{n} of WASI, which are harmless, and {}", named.join(", "))
+            format!(
+                "{n} of WASI, which give it no file and no network unless they are granted, and {}",
+                named.join(", ")
+            )
         }
     };
     match loaded {

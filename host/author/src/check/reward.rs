@@ -25,15 +25,14 @@ pub(super) async fn check(
     for input in &inputs {
         alone.push(score(reward, input).await);
     }
-    let problems = failures(&inputs, &alone);
-    let counts = count(&alone);
-    findings.all(
-        "inputs",
-        format!("{} inputs, empty, huge, malformed and of all scripts: {counts}", inputs.len()),
-        problems,
-        "a verdict is due for everything that a model may write: `invalid` if it cannot be scored, `infra` if the \
-         row is at fault",
-    );
+    let good =
+        format!("{} inputs, empty, huge, malformed and of all scripts; {}", inputs.len(), count(&alone));
+    let help = "a verdict is due for everything that a model may write: `invalid` if it cannot be scored, `infra` if \
+                the row is at fault";
+    let calls = (&*failures(&inputs, &alone), inputs.len());
+    if !findings.calls("inputs", good, calls, (reward.info(), help)) {
+        return Ok(());
+    }
 
     let mut problems = Vec::new();
     for (input, before) in inputs.iter().zip(&alone) {
@@ -137,11 +136,16 @@ fn hard() -> Vec<Input> {
     all
 }
 
-fn failures(inputs: &[Input], verdicts: &[Result<Vec<Verdict>, Failure>]) -> Vec<String> {
-    let failed = inputs.iter().zip(verdicts).filter(|(_, verdict)| verdict.is_err());
-    failed.map(|(input, verdict)| format!("{}: {}", input.name, answer(verdict))).collect()
+fn failures<'a>(
+    inputs: &'a [Input],
+    verdicts: &'a [Result<Vec<Verdict>, Failure>],
+) -> Vec<(&'a str, &'a Failure)> {
+    let failed =
+        |(input, verdict): (&'a Input, &'a Result<_, _>)| Some((&*input.name, verdict.as_ref().err()?));
+    inputs.iter().zip(verdicts).filter_map(failed).collect()
 }
 
+/// An input has several rollouts.
 fn count(verdicts: &[Result<Vec<Verdict>, Failure>]) -> String {
     let (mut scored, mut invalid, mut infra) = (0, 0, 0);
     for verdict in verdicts.iter().flatten().flatten() {
@@ -151,5 +155,6 @@ fn count(verdicts: &[Result<Vec<Verdict>, Failure>]) -> String {
             Verdict::Infra(_) => infra += 1,
         }
     }
-    format!("{scored} scored, {invalid} invalid, {infra} infra")
+    let all = scored + invalid + infra;
+    format!("of their {all} rollouts {scored} scored, {invalid} invalid, {infra} infra")
 }

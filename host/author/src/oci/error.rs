@@ -22,7 +22,7 @@ pub(crate) enum RegistryError {
     #[error("{host} cannot be reached")]
     Unreachable { host: String, source: OciDistributionError },
 
-    #[error("{host} does not permit it to this account, or to nobody without one")]
+    #[error("{host} refuses this account, or wants one")]
     Unauthorized { host: String },
 
     #[error("{reference} is not there")]
@@ -122,7 +122,7 @@ impl RegistryError {
                 "do not use it; tell whoever keeps the registry, or pull another version".into()
             }
             Self::TooLarge { .. } => {
-                "leave out what the plugin does not need, such as debug information".into()
+                "its author can build it without debug information, or put less data into it".into()
             }
             Self::Interrupted { .. } | Self::Broken { .. } => {
                 "run the same command again; nothing was kept".into()

@@ -67,7 +67,12 @@ async fn tagged(
             let same = artifact::layer(&manifest, reference).is_ok_and(|layer| layer.digest == digest);
             Ok(same.then_some(found))
         }
-        Err(RegistryError::NotFound { .. } | RegistryError::Tampered { .. }) => Ok(None),
+        // A registry may hide what is not there behind a refusal; of a real one, the upload is told too.
+        Err(
+            RegistryError::NotFound { .. }
+            | RegistryError::Tampered { .. }
+            | RegistryError::Unauthorized { .. },
+        ) => Ok(None),
         Err(other) => Err(other),
     }
 }

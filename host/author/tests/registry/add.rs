@@ -71,6 +71,26 @@ fn an_older_version_is_kept_and_found_by_its_version_and_its_digest() {
 }
 
 #[test]
+fn of_several_at_once_no_version_is_lost() {
+    let home = Home::new();
+    let versions: Vec<String> = (0..8).map(|minor| format!("0.{minor}.0")).collect();
+    for version in &versions {
+        home.write(&format!("{version}/a.wasm"), &plugin(Some(version), "1"));
+    }
+    let home = &home;
+    std::thread::scope(|scope| {
+        for version in &versions {
+            scope.spawn(move || home.molt(&["add", &format!("{version}/a.wasm")]).good());
+        }
+    });
+    assert_eq!(home.files("data/molt/plugins").len(), versions.len());
+    for version in &versions {
+        let shown = home.molt(&["inspect", &format!("a@{version}")]).good();
+        assert_eq!(after(&shown, "digest"), digest(&plugin(Some(version), "1")));
+    }
+}
+
+#[test]
 fn a_version_cannot_name_a_file_elsewhere() {
     let home = Home::new();
     home.write("a.wasm", &plugin(Some("../../../evil"), "1"));

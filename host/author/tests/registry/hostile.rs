@@ -96,7 +96,7 @@ fn a_token_is_asked_for_where_the_registry_says_and_has_bounds_too() {
     });
     home.molt(&["pull", &format!("{host}/lab/a:1")]).good();
     assert_eq!(std::fs::read(home.path("a.wasm")).unwrap(), plugin(None, "a"));
-    home.molt(&["pull", &format!("{host}/lab/b:1")]).refused(&["does not permit"]);
+    home.molt(&["pull", &format!("{host}/lab/b:1")]).refused(&["refuses this account"]);
 
     let host = serve(
         |host, path, _| {

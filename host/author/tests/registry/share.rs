@@ -135,11 +135,11 @@ fn a_registry_that_asks_who_it_is_gets_the_account_from_the_command_or_from_dock
     let (server, home) = (Server::with_account(), Home::new());
     home.write("a.wasm", &plugin(None, "a"));
     let tag = server.reference("lab/a:1");
-    home.molt(&["push", "a.wasm", &tag]).refused(&["does not permit", "--password-stdin"]);
+    home.molt(&["push", "a.wasm", &tag]).refused(&["refuses this account", "--password-stdin"]);
     let with_password = ["push", "a.wasm", &tag, "--username", ACCOUNT.0, "--password-stdin"];
-    home.molt_reading(&with_password, "byron\n").refused(&["does not permit"]);
+    home.molt_reading(&with_password, "byron\n").refused(&["refuses this account"]);
     home.molt_reading(&with_password, &format!("{}\n", ACCOUNT.1)).good();
-    home.molt(&["pull", &tag, "-o", "b.wasm"]).refused(&["does not permit"]);
+    home.molt(&["pull", &tag, "-o", "b.wasm"]).refused(&["refuses this account"]);
 
     // "ada:lovelace" in base64 (RFC 4648).
     let config = format!(r#"{{"auths": {{"{}": {{"auth": "YWRhOmxvdmVsYWNl"}}}}}}"#, server.host());

@@ -90,7 +90,9 @@ func Tell() {
 		var frame runtime.Frame
 		frame, more = frames.Next()
 		if !strings.HasPrefix(frame.Function, "runtime.") && !strings.HasPrefix(frame.Function, "molt") {
-			print("at ", frame.Function, " (", frame.File, ":", frame.Line, ")\n")
+			// A project is the module `source`.
+			file := strings.TrimPrefix(frame.File, "source/")
+			print("at ", frame.Function, " (", file, ":", frame.Line, ")\n")
 		}
 	}
 	panic(why)

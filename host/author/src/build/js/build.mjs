@@ -1,7 +1,7 @@
 // Makes a component of a JavaScript or TypeScript plugin: node build.mjs TOOLS ENTRY WIT WORLD OUT
 // TOOLS has the packages; the folder that this file lies in is for this build alone.
 import { cp, mkdir, readFile, writeFile } from "node:fs/promises";
-import { SourceMap, createRequire } from "node:module";
+import { SourceMap, createRequire, isBuiltin } from "node:module";
 import { basename, dirname, join, relative, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 
@@ -72,7 +72,16 @@ async function bundled() {
     write: false,
   }).catch(async (failure) => {
     if (!failure.errors) throw failure;
-    const messages = await formatMessages(failure.errors, { kind: "error", color: false });
+    // What esbuild advises is for other uses of it.
+    const advised = failure.errors.map((error) => {
+      const [, path] = error.text.match(/^Could not resolve "(.*)"/) ?? [];
+      if (path === undefined || /^[./]/.test(path)) return error;
+      const text = isBuiltin(path)
+        ? "A plugin runs without Node.js, so that its modules are not there."
+        : `\`npm install ${path}\` in the project puts it where the build looks.`;
+      return { ...error, notes: [{ text }] };
+    });
+    const messages = await formatMessages(advised, { kind: "error", color: false });
     throw new Error(messages.join(""));
   });
   const text = (ending) => result.outputFiles.find((file) => file.path.endsWith(ending)).text;

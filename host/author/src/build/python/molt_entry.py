@@ -1,6 +1,7 @@
 """Loads a plugin's source, and leaves Python as it has to be where there are no files."""
 
 import importlib.abc
+import importlib.machinery
 import importlib.util
 import linecache
 import random  # noqa: F401  componentize-py seeds it in every instance
@@ -13,6 +14,18 @@ import molt_plugin_source as source
 sys.dont_write_bytecode = True
 # The source comes before the standard library, which has modules of the same names.
 sys.path.insert(0, source.ROOT)
+
+# The author knows the source by its place in the project, which is mounted elsewhere here.
+known = importlib.machinery.SourceFileLoader.source_to_code
+
+
+def place(path):
+    return path.removeprefix(f"{source.ROOT}/")
+
+
+importlib.machinery.SourceFileLoader.source_to_code = lambda self, data, path, *more, **named: known(
+    self, data, place(path), *more, **named
+)
 
 specification = importlib.util.spec_from_file_location(source.MODULE, f"{source.ROOT}/{source.MODULE}.py")
 module = importlib.util.module_from_spec(specification)
@@ -29,7 +42,7 @@ for loaded in list(sys.modules.values()):
     path = getattr(loaded, "__file__", None) or ""
     if path.startswith(source.ROOT):
         lines = linecache.getlines(path)
-        linecache.cache[path] = (sum(map(len, lines)), None, lines, path)
+        linecache.cache[place(path)] = (sum(map(len, lines)), None, lines, path)
 linecache.updatecache = lambda filename, module_globals=None: []
 
 
