@@ -108,6 +108,62 @@ fn a_reward() {
 }
 
 #[test]
+fn check_finds_what_breaks_the_contract() {
+    let dir = TempDir::new().unwrap();
+    let changed = |kind: &str, from: &str, to: &str| {
+        let source = dir.path().join(kind).join("src/lib.rs");
+        if !source.is_file() {
+            succeeds(&["new", kind, "--kind", kind], dir.path());
+        }
+        let good = fs::read_to_string(&source).unwrap();
+        assert!(good.contains(from), "{good}");
+        fs::write(&source, good.replace(from, to)).unwrap();
+        succeeds(&["build", kind], dir.path());
+        fs::write(&source, good).unwrap();
+    };
+    let checked = |args: &[&str]| {
+        let (code, found) = fails(&[&["check"], args].concat(), dir.path());
+        assert_eq!(code, 1, "{found}");
+        found
+    };
+
+    // A file that nobody granted: nothing is known of determinism.
+    let score = "        let solved = answer == label;\n";
+    let label = "        let Some(label) = &sample.task.label else {\n";
+    changed("reward", label, &format!("        let _ = std::fs::read(\"/etc/passwd\");\n{label}"));
+    let found = checked(&["reward"]);
+    assert!(found.contains("FAILED  inputs") && found.contains("plugins.grant.reward"), "{found}");
+    assert!(found.contains("No call succeeded") && !found.contains("determinism"), "{found}");
+
+    // Randomness that a run granted.
+    let random = "{ use std::hash::{BuildHasher, RandomState}; RandomState::new().hash_one(1) % 1000 < 500 }";
+    changed("reward", score, &format!("        let solved = (answer == label) ^ {random};\n"));
+    fs::write(dir.path().join("run.toml"), "[plugins.grant.reward]\nreal_random = true\n").unwrap();
+    let found = checked(&["reward", "--config", "run.toml"]);
+    assert!(found.contains("ok      inputs") && found.contains("FAILED  determinism"), "{found}");
+
+    // Two kinds of failure are two findings, each with its own help.
+    let bad = "        assert!(answer.len() < 1000, \"too long\");\n        let solved = answer == label;\n";
+    changed(
+        "reward",
+        score,
+        &bad.replace("let solved", "if answer.ends_with(\"is 4\") { loop {} }\n        let solved"),
+    );
+    let found = checked(&["reward"]);
+    assert_eq!(found.matches("FAILED  inputs").count(), 2, "{found}");
+    assert!(found.contains("plugins.only.reward") && found.contains("a verdict is due"), "{found}");
+
+    let advantage = "advantages[rollout] = (own - rest / others) as f32;";
+    changed("estimator", advantage, "advantages[rollout] = rollout as f32;");
+    assert!(checked(&["estimator"]).contains("FAILED  permutation"));
+    changed("estimator", advantage, "advantages[rollout] = (own / (own - rest / others)) as f32;");
+    let found = checked(&["estimator"]);
+    assert!(found.contains("FAILED  finiteness") && found.contains("compute in f64"), "{found}");
+    let (code, found) = fails(&["check", "estimator", "--cases", "estimator/cases.toml"], dir.path());
+    assert!(code == 2 && found.contains("takes no cases"), "{found}");
+}
+
+#[test]
 fn a_group_reward() {
     let dir = project("group-reward", "shared");
     let args =
