@@ -6,7 +6,7 @@ use molt_core::settings::{self, Access, GrantedModel, Grants, Limits, nearest};
 use molt_generator::Engine;
 use molt_model::Chat;
 use molt_rollout::{PolicyModel, TurnSettings, WeightedReward};
-use molt_sandbox::{Environment, Estimator, Info, JudgeEndpoint, Library, LoadError, Lock, Sandbox, inspect};
+use molt_sandbox::{Environment, Estimator, Info, JudgeEndpoint, Library, Lock, Sandbox};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ impl Plugins {
         let access = self.access(&agent.name);
         let loaded = self.sandbox.environment(&self.library, &agent.name, access.clone());
         let environment = loaded.or_user(refused("agent.name", &agent.name), HELP)?;
-        self.enter("agent", environment.info(), access)?;
+        self.enter("agent", environment.info(), environment.interpreter(), access)?;
         Ok(environment)
     }
 
@@ -95,7 +95,7 @@ impl Plugins {
             );
             return Err(Stop::user(error, "the metric of each goes by its name: rename one of the files"));
         }
-        self.enter("reward", info, access)?;
+        self.enter("reward", info, plugin.interpreter(), access)?;
         Ok(WeightedReward { plugin, weight })
     }
 
@@ -103,21 +103,25 @@ impl Plugins {
         let access = self.access(&algo.estimator);
         let loaded = self.sandbox.estimator(&self.library, &algo.estimator, access.clone());
         let estimator = loaded.or_user(refused("algo.estimator", &algo.estimator), HELP)?;
-        self.enter("estimator", estimator.info(), access)?;
+        self.enter("estimator", estimator.info(), estimator.interpreter(), access)?;
         Ok(estimator)
     }
 
     /// Takes down a plugin that was loaded, and the interpreter that it was granted.
-    fn enter(&mut self, role: &'static str, info: &Info, access: Access) -> Result<(), Stop> {
-        let interpreter = access.grants.code.as_deref().map(|code| {
-            let file = self.library.find(code)?;
-            Ok((inspect(&file)?, Access::from(access.code_limits)))
-        });
-        let interpreter = interpreter.transpose().map_err(|error: LoadError| {
-            Stop::user(refused("grant code of", &info.name), HELP).because(&error)
-        })?;
+    fn enter(
+        &mut self,
+        role: &'static str,
+        info: &Info,
+        interpreter: Option<&Info>,
+        access: Access,
+    ) -> Result<(), Stop> {
+        let code_access = Access::from(access.code_limits);
         let mut entries = vec![Used { role, info: info.clone(), access }];
-        entries.extend(interpreter.map(|(info, access)| Used { role: "interpreter", info, access }));
+        entries.extend(interpreter.map(|info| Used {
+            role: "interpreter",
+            info: info.clone(),
+            access: code_access,
+        }));
         for used in entries {
             if let Some(lock) = &self.locked {
                 lock.check(&used.info).or_user("plugins.lock forbids a plugin of this run", "")?;
@@ -132,17 +136,11 @@ impl Plugins {
 
     /// Limits and grants go by the plugin's own name, whether it is asked for by name, version or path.
     fn access(&self, asked: &str) -> Access {
-        let mut access = self.settings.access_of(&self.own_name(asked));
+        let mut access = self.settings.access_of(&Library::own_name(asked));
         if let Some(code) = &access.grants.code {
-            access.code_limits = self.settings.limits_of(&self.own_name(code));
+            access.code_limits = self.settings.limits_of(&Library::own_name(code));
         }
         access
-    }
-
-    /// What the plugin calls itself; what it was asked for by if it is not found, which loading it tells better.
-    fn own_name(&self, asked: &str) -> String {
-        let info = self.library.find(asked).and_then(|file| inspect(&file));
-        info.map_or_else(|_| asked.to_owned(), |info| info.name)
     }
 
     /// Refuses limits and grants for a plugin that is not of the run, once all are loaded.
@@ -205,11 +203,9 @@ impl Plugins {
                 "{role:<9} {} {digest} ({memory_mib} MiB, {cpu_ms} ms per call), grants: {granted}",
                 info.name
             );
-            let idle = idle(&access.grants, &info.imports).into_iter().map(|grant| {
-                format!(
-                    "warning: plugins.grant.{}.{grant} is of no use: it imports nothing for it",
-                    info.name
-                )
+            let idle = idle(&access.grants, &info.imports).into_iter().map(|(grant, import)| {
+                let (name, import) = (&info.name, import.trim_end_matches(['/', '@']));
+                format!("warning: plugins.grant.{name}.{grant} is of no use: {name} does not import {import}")
             });
             std::iter::once(line).chain(idle)
         });
@@ -220,8 +216,8 @@ impl Plugins {
     }
 }
 
-/// The grants that a plugin with these imports cannot use.
-fn idle(grants: &Grants, imports: &[String]) -> Vec<&'static str> {
+/// The grants that a plugin with these imports cannot use, with the import that each is for.
+fn idle(grants: &Grants, imports: &[String]) -> Vec<(&'static str, &'static str)> {
     let granted = [
         !grants.read.is_empty(),
         grants.scratch_mib.is_some(),
@@ -234,7 +230,7 @@ fn idle(grants: &Grants, imports: &[String]) -> Vec<&'static str> {
     let imported = |prefix: &str| imports.iter().any(|import| import.starts_with(prefix));
     let idle =
         IMPORTS.into_iter().zip(granted).filter(|((_, import), granted)| *granted && !imported(import));
-    idle.map(|((grant, _), _)| grant).collect()
+    idle.map(|(idle, _)| idle).collect()
 }
 
 /// Refuses a name that is not one of `known`, with the nearest.
@@ -267,7 +263,7 @@ mod tests {
             real_clock: true,
             ..Grants::default()
         };
-        assert_eq!(idle(&grants, &imports), ["http", "real_clock"]);
+        assert_eq!(idle(&grants, &imports), [("http", "wasi:http/"), ("real_clock", "wasi:clocks/")]);
         assert!(idle(&Grants::default(), &[]).is_empty());
     }
 }
