@@ -6,34 +6,88 @@ use crate::cache::Window;
 use crate::config::Config;
 use crate::rope::Rotation;
 
+const NAMES: [&str; 9] = [
+    "input_layernorm",
+    "self_attn.q_proj",
+    "self_attn.k_proj",
+    "self_attn.v_proj",
+    "self_attn.o_proj",
+    "post_attention_layernorm",
+    "mlp.gate_proj",
+    "mlp.up_proj",
+    "mlp.down_proj",
+];
+
 /// The parameters of one layer, under the names of the Hugging Face checkpoint.
 #[derive(Debug)]
 pub(crate) struct Block {
-    pub(crate) input_layernorm: Tensor,
-    pub(crate) q_proj: Tensor,
-    pub(crate) k_proj: Tensor,
-    pub(crate) v_proj: Tensor,
-    pub(crate) o_proj: Tensor,
+    input_layernorm: Tensor,
+    q_proj: Tensor,
+    k_proj: Tensor,
+    v_proj: Tensor,
+    o_proj: Tensor,
     /// Root-mean-square norm of every query and key head (Qwen3).
-    pub(crate) qk_norm: Option<(Tensor, Tensor)>,
-    pub(crate) post_attention_layernorm: Tensor,
-    pub(crate) gate_proj: Tensor,
-    pub(crate) up_proj: Tensor,
-    pub(crate) down_proj: Tensor,
+    qk_norm: Option<(Tensor, Tensor)>,
+    post_attention_layernorm: Tensor,
+    gate_proj: Tensor,
+    up_proj: Tensor,
+    down_proj: Tensor,
 }
 
 impl Block {
+    /// The names of a layer's parameters, between `model.layers.N.` and `.weight`.
+    pub(crate) fn names(config: &Config) -> impl Iterator<Item = &'static str> {
+        let qk_norm: &[&str] = if config.qk_norm { &["self_attn.q_norm", "self_attn.k_norm"] } else { &[] };
+        NAMES.iter().chain(qk_norm).copied()
+    }
+
+    /// The layer whose parameters these are, as [`Block::names`] orders them.
+    pub(crate) fn new(config: &Config, parameters: &[Tensor]) -> Self {
+        let [
+            input_layernorm,
+            q_proj,
+            k_proj,
+            v_proj,
+            o_proj,
+            post,
+            gate_proj,
+            up_proj,
+            down_proj,
+            qk_norm @ ..,
+        ] = parameters
+        else {
+            panic!("{} parameters for a layer", parameters.len())
+        };
+        let qk_norm = match (config.qk_norm, qk_norm) {
+            (true, [query, key]) => Some((query.shallow_clone(), key.shallow_clone())),
+            (false, []) => None,
+            _ => panic!("{} parameters for a layer", parameters.len()),
+        };
+        Self {
+            input_layernorm: input_layernorm.shallow_clone(),
+            q_proj: q_proj.shallow_clone(),
+            k_proj: k_proj.shallow_clone(),
+            v_proj: v_proj.shallow_clone(),
+            o_proj: o_proj.shallow_clone(),
+            qk_norm,
+            post_attention_layernorm: post.shallow_clone(),
+            gate_proj: gate_proj.shallow_clone(),
+            up_proj: up_proj.shallow_clone(),
+            down_proj: down_proj.shallow_clone(),
+        }
+    }
+
     /// `[B, T, d]` to `[B, T, d]`. Without a window every row starts here, and attention is causal in the row.
+    /// With one, it comes with the number of this layer.
     pub(crate) fn forward(
         &self,
         config: &Config,
-        layer: usize,
         x: &Tensor,
         rotation: &Rotation,
-        window: Option<&mut Window>,
+        window: Option<(usize, &mut Window)>,
     ) -> Tensor {
         let normed = rms_norm(x, &self.input_layernorm, config);
-        let x = x + linear(&self.attention(config, layer, &normed, rotation, window), &self.o_proj);
+        let x = x + linear(&self.attention(config, &normed, rotation, window), &self.o_proj);
         let normed = rms_norm(&x, &self.post_attention_layernorm, config);
         let gated = linear(&normed, &self.gate_proj).silu() * linear(&normed, &self.up_proj);
         x + linear(&gated, &self.down_proj)
@@ -43,10 +97,9 @@ impl Block {
     fn attention(
         &self,
         config: &Config,
-        layer: usize,
         x: &Tensor,
         rotation: &Rotation,
-        window: Option<&mut Window>,
+        window: Option<(usize, &mut Window)>,
     ) -> Tensor {
         let size = x.size();
         let heads = |weight| linear(x, weight).view([size[0], size[1], -1, config.head_dim as i64]);
@@ -56,7 +109,7 @@ impl Block {
             key = rms_norm(&key, key_norm, config);
         }
         let (query, key) = (rotation.apply(&query), rotation.apply(&key));
-        let Some(window) = window else {
+        let Some((layer, window)) = window else {
             return causal(&query, &key, &value);
         };
         window.append(layer, &key, &value);

@@ -8,18 +8,17 @@ use std::ops::Range;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 
-use crate::block::{Block, linear, rms_norm};
+use crate::block::Block;
 use crate::cache::{KvCache, Window};
 use crate::checkpoint::{self, Checkpoint};
 use crate::config::Config;
 use crate::error::ModelError;
-use crate::rope::Rope;
+use crate::network::{EMBEDDING, HEAD, NORM, Network, Unit};
 
 /// A causal language model of the Llama family in float32 on the CPU.
 #[derive(Debug)]
 pub struct Decoder {
-    config: Config,
-    rope: Rope,
+    network: Network,
     /// All parameters by name. The fields below are handles to the same tensors.
     parameters: BTreeMap<String, Tensor>,
     embedding: Tensor,
@@ -84,38 +83,31 @@ impl Decoder {
     }
 
     fn new(config: Config, parameters: BTreeMap<String, Tensor>) -> Self {
+        let network = Network::new(config);
         let get = |name: &str| parameters[name].shallow_clone();
-        let blocks = (0..config.num_hidden_layers)
-            .map(|layer| {
-                let get = |name: &str| get(&format!("model.layers.{layer}.{name}.weight"));
-                Block {
-                    input_layernorm: get("input_layernorm"),
-                    q_proj: get("self_attn.q_proj"),
-                    k_proj: get("self_attn.k_proj"),
-                    v_proj: get("self_attn.v_proj"),
-                    o_proj: get("self_attn.o_proj"),
-                    qk_norm: config.qk_norm.then(|| (get("self_attn.q_norm"), get("self_attn.k_norm"))),
-                    post_attention_layernorm: get("post_attention_layernorm"),
-                    gate_proj: get("mlp.gate_proj"),
-                    up_proj: get("mlp.up_proj"),
-                    down_proj: get("mlp.down_proj"),
-                }
-            })
-            .collect();
+        let block = |layer| {
+            let own: Vec<Tensor> = network.names(Unit::Layer(layer)).iter().map(|name| get(name)).collect();
+            Block::new(network.config(), &own)
+        };
+        let config = network.config();
         Self {
-            rope: Rope::new(&config),
             embedding: get(EMBEDDING),
-            blocks,
-            norm: get("model.norm.weight"),
+            blocks: (0..config.num_hidden_layers).map(block).collect(),
+            norm: get(NORM),
             head: get(if config.tie_word_embeddings { EMBEDDING } else { HEAD }),
-            config,
+            network,
             parameters,
         }
     }
 
     /// The shape of the model.
     pub fn config(&self) -> &Config {
-        &self.config
+        self.network.config()
+    }
+
+    /// What the model computes, and its parameters by name.
+    pub fn into_parts(self) -> (Network, BTreeMap<String, Tensor>) {
+        (self.network, self.parameters)
     }
 
     /// All parameters under their Hugging Face names, sorted by name; a tied head appears once, as the
@@ -195,17 +187,18 @@ impl Decoder {
 
     /// The forward pass that training and decoding share.
     fn forward(&self, ids: &Tensor, positions: &Tensor, mut window: Option<&mut Window>) -> Tensor {
-        let rotation = self.rope.at(positions);
-        let mut x = Tensor::embedding(&self.embedding, ids, -1, false, false);
+        let rotation = self.network.rotation(positions);
+        let mut x = self.network.embed(&self.embedding, ids);
         for (layer, block) in self.blocks.iter().enumerate() {
-            x = block.forward(&self.config, layer, &x, &rotation, window.as_deref_mut());
+            let window = window.as_deref_mut().map(|window| (layer, window));
+            x = block.forward(self.config(), &x, &rotation, window);
         }
-        rms_norm(&x, &self.norm, &self.config)
+        self.network.norm(&self.norm, &x)
     }
 
     /// Logits `[.., V]` of normed hidden states `[.., d]`.
     pub fn logits(&self, hidden: &Tensor) -> Tensor {
-        linear(hidden, &self.head)
+        self.network.logits(&self.head, hidden)
     }
 
     /// Writes `config.json` and `model.safetensors` (float32), creating the directory. Each file appears whole
@@ -214,15 +207,20 @@ impl Decoder {
     /// # Errors
     /// If the directory or a file cannot be written.
     pub fn save(&self, dir: &Path) -> Result<(), ModelError> {
-        std::fs::create_dir_all(dir).map_err(|source| ModelError::Write { path: dir.to_owned(), source })?;
-        checkpoint::write(dir, &self.parameters())?;
-        let config = format!("{:#}\n", self.config.to_json());
-        checkpoint::replace(&dir.join("config.json"), |file| file.write_all(config.as_bytes()))
+        save(self.config(), &self.parameters(), dir)
     }
 }
 
-const EMBEDDING: &str = "model.embed_tokens.weight";
-const HEAD: &str = "lm_head.weight";
+/// Writes a model as [`Decoder::save`] does.
+///
+/// # Errors
+/// If the directory or a file cannot be written.
+pub fn save(config: &Config, parameters: &[(String, Tensor)], dir: &Path) -> Result<(), ModelError> {
+    std::fs::create_dir_all(dir).map_err(|source| ModelError::Write { path: dir.to_owned(), source })?;
+    checkpoint::write(dir, parameters)?;
+    let config = format!("{:#}\n", config.to_json());
+    checkpoint::replace(&dir.join("config.json"), |file| file.write_all(config.as_bytes()))
+}
 
 /// Both sets of names must be equal; a name that is given twice counts as one too many.
 fn match_names<'a>(

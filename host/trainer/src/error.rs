@@ -5,6 +5,7 @@ use molt_model::{ModelError, TextError};
 use molt_observe::ObserveError;
 use molt_rollout::{DataError, RolloutError};
 use molt_sandbox::Failure;
+use molt_torch::TorchError;
 use std::path::PathBuf;
 
 /// What ends a training run before its data does.
@@ -35,6 +36,8 @@ pub enum TrainError {
     Tensors(String),
     #[error("no advantages for step {step}")]
     Estimator { step: u64, source: Box<Failure> },
+    #[error(transparent)]
+    Torch(#[from] TorchError),
     #[error(transparent)]
     Rollout(#[from] RolloutError),
     #[error("publishing weights failed")]

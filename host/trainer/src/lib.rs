@@ -9,6 +9,7 @@ pub mod report;
 pub mod rl;
 mod save;
 pub mod sft;
+mod shards;
 pub mod step;
 
 pub use error::TrainError;

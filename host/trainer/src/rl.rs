@@ -6,7 +6,7 @@ use crate::loss::PolicyLoss;
 use crate::optim::Update;
 use crate::report::{Step, Summary, Times, markdown, metric_name};
 use crate::save::{End, conclude, guarded, save_model};
-use crate::step::{Learner, PolicySums};
+use crate::step::{Layout, Learner, PolicySums};
 use molt_core::outcome::{Dropped, Group};
 use molt_core::settings::TrainSettings;
 use molt_generator::{Generator, WeightUpdate};
@@ -73,9 +73,10 @@ fn run<G: Generator>(
     let planned = batches_planned(&settings, &plan);
     let mut learner = Learner::new(
         decoder,
+        None,
         &settings.optim,
         planned.saturating_mul(settings.train.steps_per_batch as u64),
-        settings.train.micro_batch_tokens,
+        Layout::new(settings.train.micro_batch_tokens),
         settings.rollout.temperature,
     );
     let progress = Progress::new(Some(planned), "train");
@@ -115,7 +116,7 @@ fn run<G: Generator>(
             Err(error) => {
                 record_dropped(&batches.take_dropped(), summary, run_dir)?;
                 // What was learned until here is not lost with the rollouts.
-                save_model(learner.decoder(), &settings.model, &run_dir.path().join("model"))?;
+                save_model(&learner, &settings.model, &run_dir.path().join("model"))?;
                 return Err(error.into());
             }
         };
@@ -130,7 +131,7 @@ fn run<G: Generator>(
                 Ok(rows) => rows,
                 Err(failure) => {
                     // Nor with an estimator that has no answer.
-                    save_model(learner.decoder(), &settings.model, &run_dir.path().join("model"))?;
+                    save_model(&learner, &settings.model, &run_dir.path().join("model"))?;
                     return Err(TrainError::Estimator { step, source: Box::new(failure) });
                 }
             };
@@ -144,7 +145,7 @@ fn run<G: Generator>(
         let train = clock.elapsed();
 
         let publishing = Instant::now();
-        let parameters = learner.decoder().snapshot();
+        let parameters = learner.parameters()?;
         let new = WeightUpdate { version: learner.version(), parameters };
         runtime.block_on(driver.generator.load_weights(new))?;
         batches.published(learner.version());
@@ -186,7 +187,7 @@ fn run<G: Generator>(
     if let Some((step, groups)) = unwritten {
         run_dir.trajectories(step, &markdown(step, &groups))?;
     }
-    save_model(learner.decoder(), &settings.model, &run_dir.path().join("model"))?;
+    save_model(&learner, &settings.model, &run_dir.path().join("model"))?;
     let evaluated = settings.train.eval_every.is_some_and(|every| summary.steps.is_multiple_of(every));
     if end == End::Finished && !evaluated {
         summary.held_out_accuracy_after = eval(run_dir, summary.steps)?;

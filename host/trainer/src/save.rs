@@ -1,9 +1,10 @@
 //! What a run leaves behind.
 
 use crate::error::TrainError;
+use crate::step::Learner;
 use molt_core::panic::panic_text;
 use molt_core::settings;
-use molt_model::{Chat, Decoder};
+use molt_model::{Chat, save};
 use molt_observe::RunDir;
 use serde::Serialize;
 use std::error::Error;
@@ -11,8 +12,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 /// Writes weights, configuration, tokenizer and chat template to `dir`, as a directory that can be loaded again.
-pub(crate) fn save_model(decoder: &Decoder, model: &settings::Model, dir: &Path) -> Result<(), TrainError> {
-    decoder.save(dir)?;
+pub(crate) fn save_model(learner: &Learner, model: &settings::Model, dir: &Path) -> Result<(), TrainError> {
+    save(learner.config(), &learner.parameters()?, dir)?;
     Chat::copy_files(&model.path, dir)?;
     if let Some(template) = &model.chat_template {
         let target = dir.join("chat_template.jinja");

@@ -4,7 +4,7 @@ use crate::conversations::Conversation;
 use crate::error::TrainError;
 use crate::report::{Metrics, thousands};
 use crate::save::{End, conclude, guarded, save_model};
-use crate::step::{Learner, Row};
+use crate::step::{Layout, Learner, Row};
 use molt_core::seed::{Purpose, derive, permutation};
 use molt_core::settings::SftSettings;
 use molt_model::Decoder;
@@ -60,7 +60,8 @@ fn run(
     let sft = &settings.sft;
     let planned = sft.passes.saturating_mul(rows.len().div_ceil(sft.batch_size) as u64);
     let planned = sft.max_steps.map_or(planned, |max| max.min(planned));
-    let mut learner = Learner::new(decoder, &settings.optim, planned, sft.micro_batch_tokens, 1.0);
+    let mut learner =
+        Learner::new(decoder, None, &settings.optim, planned, Layout::new(sft.micro_batch_tokens), 1.0);
     let progress = Progress::new(Some(planned), "sft");
     let mut end = End::Finished;
     for batch in batches(rows, sft.passes, sft.batch_size, settings.run.seed).take(planned as usize) {
@@ -89,7 +90,7 @@ fn run(
         run_dir.metrics(summary.steps, &metrics)?;
         progress.step(summary.steps, &format!("loss {loss:.3}  {} tok/s", thousands(tokens_per_s)));
     }
-    save_model(learner.decoder(), &settings.model, &run_dir.path().join("model"))?;
+    save_model(&learner, &settings.model, &run_dir.path().join("model"))?;
     progress.done();
     Ok(end)
 }

@@ -3,12 +3,14 @@
 use crate::error::TrainError;
 use crate::loss::PolicyLoss;
 use crate::optim::{AdamW, Update};
+use crate::shards::{Gathering, Scattering, Shards, largest, sums};
 use molt_core::ids::{Token, WeightVersion};
 use molt_core::microbatch::micro_batches;
 use molt_core::settings::Optim;
 use molt_core::trajectory::Segment;
-use molt_model::Decoder;
-use tch::{Kind, Tensor};
+use molt_model::{Config, Decoder, Network, Unit};
+use molt_torch::{Group, vjp};
+use tch::{Device, Kind, Tensor};
 
 /// Logits that are alive at once at most, as a number of elements: 64 MiB in float32, a few times over.
 const MAX_LOGITS: usize = 1 << 24;
@@ -68,38 +70,118 @@ impl PolicySums {
     }
 }
 
+impl PolicySums {
+    /// What all ranks saw together, of which this is this rank's part; `tokens` is the number of all already.
+    fn over(self, ranks: Option<&Group>) -> Result<Self, TrainError> {
+        let own = [self.loss, self.clipped, self.ratio, self.kl, self.on_policy as f64, self.gap];
+        let all = sums(ranks, &own)?;
+        let most = largest(ranks, &[self.gap_max])?[0];
+        let [loss, clipped, ratio, kl, on_policy, gap] = all[..] else { unreachable!("six sums") };
+        // A maximum over ranks may lose a NaN; a sum does not.
+        let gap_max = if gap.is_nan() { gap } else { most };
+        Ok(Self {
+            tokens: self.tokens,
+            loss,
+            clipped,
+            ratio,
+            kl,
+            on_policy: on_policy as usize,
+            gap,
+            gap_max,
+        })
+    }
+}
+
 /// The larger of two gaps; unlike `f64::max`, a NaN is the largest.
 fn larger(a: f64, b: f64) -> f64 {
     if b > a || b.is_nan() { b } else { a }
 }
 
-/// The model being trained and its optimiser.
+/// The model being trained and its optimiser. With ranks, each holds a part, and all of them call every method
+/// together with the same arguments.
+///
+/// A forward pass walks the chain of the model's units and gathers the parameters of each just before it is
+/// needed; no graph of autograd spans two of them. The backward pass walks it the other way, computes a layer
+/// again where its graph was not kept, and scatters the gradient of each unit to those who hold it. That is what
+/// FSDP2 does with hooks.
 #[derive(Debug)]
 pub struct Learner {
-    decoder: Decoder,
+    network: Network,
+    shards: Shards,
     optimiser: AdamW,
-    micro_batch_tokens: usize,
+    layout: Layout,
     temperature: f64,
-    max_logits: usize,
+}
+
+/// How the work of a step is cut. None of it changes the result beyond rounding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    /// Tokens of one forward and backward at most, padding included.
+    pub micro_batch_tokens: usize,
+    /// The last so many layers keep their parameters and graph for the backward pass; the others are gathered
+    /// and computed again.
+    pub keep_layers: usize,
+    /// Logits that are alive at once at most, as a number of elements.
+    pub max_logits: usize,
+}
+
+impl Layout {
+    /// Every layer keeps its graph: fastest, where memory allows.
+    pub fn new(micro_batch_tokens: usize) -> Self {
+        Self { micro_batch_tokens, keep_layers: usize::MAX, max_logits: MAX_LOGITS }
+    }
+}
+
+/// Rows that go through the model together.
+struct MicroBatch {
+    /// `[B, T]`
+    ids: Tensor,
+    targets: Vec<Target>,
+    /// Of each target, the place in `B·T` of the token before it, and `[n, 1]` its own id.
+    places: Tensor,
+    labels: Tensor,
+}
+
+/// What a layer leaves for the backward pass.
+struct Kept {
+    input: Tensor,
+    /// Its parameters and output, with the graph between.
+    graph: Option<(Vec<Tensor>, Tensor)>,
 }
 
 impl Learner {
-    /// `micro_batch_tokens` bounds one forward and backward, padding included; `temperature` divides the logits;
-    /// `total_steps` is where the learning-rate schedule ends.
+    /// `temperature` divides the logits; `total_steps` is where the learning-rate schedule ends. The decoder is
+    /// the same on all ranks.
     pub fn new(
-        mut decoder: Decoder,
+        decoder: Decoder,
+        ranks: Option<Group>,
         optim: &Optim,
         total_steps: u64,
-        micro_batch_tokens: usize,
+        layout: Layout,
         temperature: f64,
     ) -> Self {
-        decoder.requires_grad(true);
-        let optimiser = AdamW::new(decoder.parameters(), optim, total_steps);
-        Self { decoder, optimiser, micro_batch_tokens, temperature, max_logits: MAX_LOGITS }
+        let (network, parameters) = decoder.into_parts();
+        let shards = Shards::new(&network, parameters, ranks);
+        let optimiser = AdamW::new(shards.parameters(&network), optim, total_steps);
+        Self { network, shards, optimiser, layout, temperature }
     }
 
-    pub fn decoder(&self) -> &Decoder {
-        &self.decoder
+    pub fn config(&self) -> &Config {
+        self.network.config()
+    }
+
+    /// Copies of all parameters, whole and sorted by name.
+    ///
+    /// # Errors
+    /// If a rank is lost.
+    pub fn parameters(&self) -> Result<Vec<(String, Tensor)>, TrainError> {
+        let mut all = Vec::new();
+        for unit in self.network.units() {
+            let named = self.shards.gather(unit)?.named()?;
+            all.extend(named.into_iter().map(|(name, tensor)| (name, tensor.copy())));
+        }
+        all.sort_by(|(a, _), (b, _)| a.cmp(b));
+        Ok(all)
     }
 
     /// The version of the weights as they are now.
@@ -108,31 +190,41 @@ impl Learner {
     }
 
     /// One step of the policy gradient over `rows`.
+    ///
+    /// # Errors
+    /// If the gradient is not finite, or a rank is lost.
     pub fn policy_step(
         &mut self,
         rows: &[PolicyRow<'_>],
         loss: &PolicyLoss,
     ) -> Result<(PolicySums, Update), TrainError> {
-        self.optimiser.zero_grad();
-        let sums = self.policy_gradient(rows, loss);
-        Ok((sums, self.optimiser.update()?))
+        let sums = self.policy_gradient(rows, loss)?;
+        Ok((sums, self.update()?))
     }
 
     /// One step of maximum likelihood over the targets of `rows`. Returns the mean of `−log π` over them too.
+    ///
+    /// # Errors
+    /// If the gradient is not finite, or a rank is lost.
     pub fn supervised_step(&mut self, rows: &[Row<'_>]) -> Result<(f64, Update), TrainError> {
-        self.optimiser.zero_grad();
         let tokens: usize = rows.iter().map(|row| row.targets.len()).sum();
         let mut mean = 0.0;
-        self.accumulate(rows, |_, logprobs| {
+        self.gradient(rows, |_, logprobs| {
             let loss = -logprobs.sum(logprobs.kind()) / tokens as f64;
             mean += loss.double_value(&[]);
             loss
-        });
-        Ok((mean, self.optimiser.update()?))
+        })?;
+        let mean = sums(self.shards.ranks(), &[mean])?;
+        Ok((mean[0], self.update()?))
     }
 
-    /// Adds the gradient of the policy loss over all action tokens of `rows` to the parameters' gradients.
-    fn policy_gradient(&self, rows: &[PolicyRow<'_>], loss: &PolicyLoss) -> PolicySums {
+    fn update(&mut self) -> Result<Update, TrainError> {
+        let ranks = self.shards.ranks();
+        self.optimiser.update(|squares| Ok(sums(ranks, &[squares])?[0]))
+    }
+
+    /// The gradient of the policy loss over all action tokens of `rows`.
+    fn policy_gradient(&self, rows: &[PolicyRow<'_>], loss: &PolicyLoss) -> Result<PolicySums, TrainError> {
         let layout: Vec<Row<'_>> = rows
             .iter()
             .map(|row| Row {
@@ -142,8 +234,8 @@ impl Learner {
             .collect();
         let tokens = layout.iter().map(|row| row.targets.len()).sum();
         let version = self.version();
-        let mut sums = PolicySums { tokens, ..PolicySums::default() };
-        self.accumulate(&layout, |targets, logprobs| {
+        let mut own = PolicySums { tokens, ..PolicySums::default() };
+        self.gradient(&layout, |targets, logprobs| {
             let actions: Vec<_> = targets.iter().map(|t| rows[t.row].segment.actions()[t.nth]).collect();
             let sampled: Vec<f32> = actions.iter().map(|action| action.logprob).collect();
             let advantages: Vec<f32> = targets.iter().map(|t| rows[t.row].advantages[t.nth]).collect();
@@ -153,60 +245,240 @@ impl Learner {
             let logprobs = Vec::<f64>::try_from(logprobs).expect("a vector of float64");
             for (action, logprob) in actions.iter().zip(logprobs).filter(|(a, _)| a.version == version) {
                 let gap = (logprob - f64::from(action.logprob)).abs();
-                sums.on_policy += 1;
-                sums.gap += gap;
-                sums.gap_max = larger(sums.gap_max, gap);
+                own.on_policy += 1;
+                own.gap += gap;
+                own.gap_max = larger(own.gap_max, gap);
             }
-            sums.loss += output.loss.double_value(&[]);
-            sums.clipped += output.clipped;
-            sums.ratio += output.ratio;
-            sums.kl += output.kl;
+            own.loss += output.loss.double_value(&[]);
+            own.clipped += output.clipped;
+            own.ratio += output.ratio;
+            own.kl += output.kl;
             output.loss
-        });
-        sums
+        })?;
+        own.over(self.shards.ranks())
     }
 
-    /// Runs every row through the model and adds the gradient of the sum of `loss` to the parameters'
-    /// gradients. `loss` gets targets and their log-probabilities, shape `[n]`, each target once, and returns a
-    /// scalar: their share of a sum over all targets, however they are split.
-    fn accumulate(&self, rows: &[Row<'_>], mut loss: impl FnMut(&[Target], &Tensor) -> Tensor) {
+    /// Runs every row through the model and makes the gradient that of the sum of `loss`. `loss` gets targets and
+    /// their log-probabilities, shape `[n]`, each target once over all ranks, and returns a scalar: their share of
+    /// a sum over all targets, however they are split.
+    fn gradient(
+        &self,
+        rows: &[Row<'_>],
+        mut loss: impl FnMut(&[Target], &Tensor) -> Tensor,
+    ) -> Result<(), TrainError> {
+        self.shards.zero_grad();
         // What follows the last target predicts nothing that is trained.
         let lengths: Vec<usize> = rows.iter().map(|row| row.targets.last().copied().unwrap_or(0)).collect();
-        let chunk = (self.max_logits / self.decoder.config().vocab_size).max(1);
-        for batch in micro_batches(&lengths, self.micro_batch_tokens) {
-            let width = lengths[batch[0]];
-            let mut ids = vec![0_i64; batch.len() * width];
-            let (mut targets, mut places, mut labels) = (Vec::new(), Vec::new(), Vec::new());
-            for (line, &row) in batch.iter().enumerate() {
-                let tokens = rows[row].tokens;
-                for (id, &token) in ids[line * width..].iter_mut().zip(&tokens[..lengths[row]]) {
-                    *id = i64::from(token);
-                }
-                for (nth, &position) in rows[row].targets.iter().enumerate() {
-                    targets.push(Target { row, nth });
-                    places.push((line * width + position - 1) as i64);
-                    labels.push(i64::from(tokens[position]));
-                }
-            }
-            if targets.is_empty() {
-                continue;
-            }
-            let ids = Tensor::from_slice(&ids).view([batch.len() as i64, width as i64]);
-            let hidden =
-                self.decoder.hidden(&ids).flatten(0, 1).index_select(0, &Tensor::from_slice(&places));
-            // The head is differentiated chunk by chunk against a copy of its input, which collects the
-            // gradient for the layers below: only one chunk of logits is alive.
-            let leaf = hidden.detach().set_requires_grad(true);
-            let labels = Tensor::from_slice(&labels).unsqueeze(1);
-            for start in (0..targets.len()).step_by(chunk) {
-                let count = chunk.min(targets.len() - start);
-                let part = |t: &Tensor| t.narrow(0, start as i64, count as i64);
-                let logits = self.decoder.logits(&part(&leaf)) / self.temperature;
-                let logprobs = logits.log_softmax(-1, None).gather(1, &part(&labels), false).squeeze_dim(1);
-                loss(&targets[start..start + count], &logprobs).backward();
-            }
-            (&hidden * leaf.grad()).sum(hidden.kind()).backward();
+        let trained: Vec<usize> = (0..rows.len()).filter(|&row| lengths[row] > 0).collect();
+        let of_trained: Vec<usize> = trained.iter().map(|&row| lengths[row]).collect();
+        let batches = micro_batches(&of_trained, self.layout.micro_batch_tokens);
+        let (rank, size) = self.shards.ranks().map_or((0, 1), |ranks| (ranks.rank(), ranks.size()));
+        // Longest first, dealt in turn: at a time, the ranks have micro-batches of about the same size. One that
+        // has none left still gathers and scatters with the others.
+        for round in batches.chunks(size) {
+            let batch = round.get(rank).map(|batch| {
+                let batch: Vec<usize> = batch.iter().map(|&index| trained[index]).collect();
+                MicroBatch::new(rows, &lengths, &batch)
+            });
+            self.pass(batch.as_ref(), &mut loss)?;
         }
+        Ok(())
+    }
+
+    /// One forward and backward, whose gradient is added to what the shards have.
+    fn pass(
+        &self,
+        batch: Option<&MicroBatch>,
+        loss: &mut impl FnMut(&[Target], &Tensor) -> Tensor,
+    ) -> Result<(), TrainError> {
+        let layers = self.network.config().num_hidden_layers;
+        let is_kept = |layer: usize| layer + self.layout.keep_layers.min(layers) >= layers;
+        let rotation = batch.map(|batch| {
+            let tokens = batch.ids.size()[1];
+            self.network.rotation(&Tensor::arange(tokens, (Kind::Float, Device::Cpu)).unsqueeze(0))
+        });
+        let run = batch.zip(rotation.as_ref());
+
+        let embedding = self.shards.gather(Unit::Embedding)?.wait()?;
+        let mut next = self.shards.gather(Unit::Layer(0))?;
+        let mut x = run.map(|(batch, _)| tch::no_grad(|| self.network.embed(&embedding[0], &batch.ids)));
+        drop(embedding);
+        let mut kept = Vec::with_capacity(layers);
+        for layer in 0..layers {
+            let parameters = next.wait()?;
+            next =
+                self.shards.gather(if layer + 1 < layers { Unit::Layer(layer + 1) } else { Unit::Head })?;
+            let Some((input, (_, rotation))) = x.take().zip(run) else { continue };
+            let graph = if is_kept(layer) {
+                let graph = self.graph(parameters, &input, rotation);
+                x = Some(graph.1.detach());
+                Some(graph)
+            } else {
+                x = Some(tch::no_grad(|| self.network.layer(&parameters, &input, rotation)));
+                None
+            };
+            kept.push(Kept { input, graph });
+        }
+
+        let mut scatters = Scatters { shards: &self.shards, last: None };
+        let mut g = self.head(next, x.zip(batch), &mut scatters, loss)?;
+
+        let again = |layer: Option<usize>| {
+            layer
+                .filter(|&layer| !is_kept(layer))
+                .map(|layer| self.shards.gather(Unit::Layer(layer)))
+                .transpose()
+        };
+        let mut next = again(layers.checked_sub(1))?;
+        for layer in (0..layers).rev() {
+            let gathered = next.take().map(Gathering::wait).transpose()?;
+            next = again(layer.checked_sub(1))?;
+            let gradients = match (kept.pop(), g.take(), run) {
+                (Some(Kept { input, graph }), Some(gradient), Some((_, rotation))) => {
+                    let (parameters, output) = match (graph, gathered) {
+                        (Some(graph), _) => graph,
+                        (None, Some(parameters)) => self.graph(parameters, &input, rotation),
+                        (None, None) => unreachable!("a layer was kept or is gathered again"),
+                    };
+                    let inputs: Vec<&Tensor> = std::iter::once(&input).chain(&parameters).collect();
+                    let mut found = vjp(&[&output], &inputs, &[&gradient])?;
+                    let own = found.split_off(1);
+                    g = found.pop().flatten();
+                    own
+                }
+                _ => Vec::new(),
+            };
+            scatters.start(Unit::Layer(layer), &gradients)?;
+        }
+        let embedding = run.zip(g).map(|((batch, _), gradient)| {
+            let vocabulary = self.network.config().vocab_size as i64;
+            Tensor::embedding_dense_backward(&gradient, &batch.ids, vocabulary, -1, false)
+        });
+        scatters.start(Unit::Embedding, &[embedding])?;
+        scatters.finish()
+    }
+
+    /// A layer's parameters and output, with the graph between; `input` becomes a leaf of it.
+    fn graph(
+        &self,
+        parameters: Vec<Tensor>,
+        input: &Tensor,
+        rotation: &molt_model::Rotation,
+    ) -> (Vec<Tensor>, Tensor) {
+        let _ = input.set_requires_grad(true);
+        let parameters: Vec<Tensor> = parameters.iter().map(leaf).collect();
+        let output = self.network.layer(&parameters, input, rotation);
+        (parameters, output)
+    }
+
+    /// Last norm, logits and loss of the hidden states `[B, T, d]`. Gives back the gradient by them.
+    ///
+    /// The head is differentiated chunk by chunk, so that only one chunk of logits is alive.
+    fn head<'s>(
+        &'s self,
+        unit: Gathering<'s>,
+        batch: Option<(Tensor, &MicroBatch)>,
+        scatters: &mut Scatters<'s>,
+        loss: &mut impl FnMut(&[Target], &Tensor) -> Tensor,
+    ) -> Result<Option<Tensor>, TrainError> {
+        let is_tied = self.network.config().tie_word_embeddings;
+        let mut parameters = unit.wait()?;
+        if is_tied {
+            parameters.extend(self.shards.gather(Unit::Embedding)?.wait()?);
+        }
+        let (mut gradients, mut gradient) = (vec![None, None], None);
+        if let Some((hidden, batch)) = batch {
+            let [norm, head] = [leaf(&parameters[0]), leaf(&parameters[1])];
+            let flat = hidden.flatten(0, 1);
+            let rows = flat.index_select(0, &batch.places);
+            let chunk = (self.layout.max_logits / self.network.config().vocab_size).max(1);
+            let mut parts = Vec::new();
+            for start in (0..batch.targets.len()).step_by(chunk) {
+                let count = chunk.min(batch.targets.len() - start);
+                let part = |t: &Tensor| t.narrow(0, start as i64, count as i64);
+                let input = leaf(&part(&rows));
+                let logits = self.network.logits(&head, &self.network.norm(&norm, &input)) / self.temperature;
+                let logprobs =
+                    logits.log_softmax(-1, None).gather(1, &part(&batch.labels), false).squeeze_dim(1);
+                let value = loss(&batch.targets[start..start + count], &logprobs);
+                let found = vjp(&[&value], &[&input, &norm, &head], &[&value.ones_like()])?;
+                let mut found = found.into_iter();
+                parts.push(found.next().flatten().unwrap_or_else(|| input.zeros_like()));
+                for (sum, found) in gradients.iter_mut().zip(found) {
+                    add(sum, found);
+                }
+            }
+            let g = flat.zeros_like().index_copy(0, &batch.places, &Tensor::cat(&parts, 0));
+            gradient = Some(g.view(hidden.size().as_slice()));
+        }
+        drop(parameters);
+        let head = if is_tied { gradients.pop().flatten() } else { None };
+        scatters.start(Unit::Head, &gradients)?;
+        if is_tied {
+            scatters.start(Unit::Embedding, &[head])?;
+        }
+        Ok(gradient)
+    }
+}
+
+impl MicroBatch {
+    /// The rows of `batch`, the longest of which is first, padded on the right to its length.
+    fn new(rows: &[Row<'_>], lengths: &[usize], batch: &[usize]) -> Self {
+        let width = lengths[batch[0]];
+        let mut ids = vec![0_i64; batch.len() * width];
+        let (mut targets, mut places, mut labels) = (Vec::new(), Vec::new(), Vec::new());
+        for (line, &row) in batch.iter().enumerate() {
+            let tokens = rows[row].tokens;
+            for (id, &token) in ids[line * width..].iter_mut().zip(&tokens[..lengths[row]]) {
+                *id = i64::from(token);
+            }
+            for (nth, &position) in rows[row].targets.iter().enumerate() {
+                targets.push(Target { row, nth });
+                places.push((line * width + position - 1) as i64);
+                labels.push(i64::from(tokens[position]));
+            }
+        }
+        Self {
+            ids: Tensor::from_slice(&ids).view([batch.len() as i64, width as i64]),
+            targets,
+            places: Tensor::from_slice(&places),
+            labels: Tensor::from_slice(&labels).unsqueeze(1),
+        }
+    }
+}
+
+/// The scatters of a pass, of which one goes on while the next gradient is computed.
+struct Scatters<'s> {
+    shards: &'s Shards,
+    last: Option<Scattering<'s>>,
+}
+
+impl Scatters<'_> {
+    fn start(&mut self, unit: Unit, gradients: &[Option<Tensor>]) -> Result<(), TrainError> {
+        let next = self.shards.scatter(unit, gradients)?;
+        self.last.take().map_or(Ok(()), Scattering::wait)?;
+        self.last = next;
+        Ok(())
+    }
+
+    fn finish(self) -> Result<(), TrainError> {
+        self.last.map_or(Ok(()), Scattering::wait)
+    }
+}
+
+/// The same values as a leaf of a new graph.
+fn leaf(tensor: &Tensor) -> Tensor {
+    tensor.detach().set_requires_grad(true)
+}
+
+/// Adds what there is.
+fn add(sum: &mut Option<Tensor>, value: Option<Tensor>) {
+    match (sum.as_mut(), value) {
+        (Some(sum), Some(value)) => {
+            let _ = sum.g_add_(&value);
+        }
+        (None, Some(value)) => *sum = Some(value),
+        (_, None) => {}
     }
 }
 

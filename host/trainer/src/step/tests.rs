@@ -1,4 +1,5 @@
 use super::*;
+use crate::optim::Parameter;
 use molt_core::settings::Importance;
 use molt_core::trajectory::Sampled;
 use molt_model::Config;
@@ -26,12 +27,26 @@ fn learner(micro_batch_tokens: usize) -> Learner {
 
 /// A learner whose weights are of `kind`.
 fn with(kind: Kind, initializer_range: &str, micro_batch_tokens: usize) -> Learner {
+    alone(of_kind(kind, initializer_range), Layout::new(micro_batch_tokens))
+}
+
+/// A decoder whose weights are of `kind`.
+fn of_kind(kind: Kind, initializer_range: &str) -> Decoder {
     let decoder = decoder(initializer_range);
     for (_, mut parameter) in decoder.parameters() {
         let converted = parameter.to_kind(kind);
         parameter.set_data(&converted);
     }
-    Learner::new(decoder, &Optim { lr: 1e-2, ..Optim::default() }, 10, micro_batch_tokens, 0.7)
+    decoder
+}
+
+fn optim() -> Optim {
+    Optim { lr: 1e-2, ..Optim::default() }
+}
+
+/// A learner of a process that trains alone.
+fn alone(decoder: Decoder, layout: Layout) -> Learner {
+    Learner::new(decoder, None, &optim(), 10, layout, 0.7)
 }
 
 const LOSS: PolicyLoss = PolicyLoss { importance: Importance::Sampled, clip_low: 0.2, clip_high: 0.3 };
@@ -64,10 +79,10 @@ fn rows(segments: &[(Segment, Vec<f32>)]) -> Vec<PolicyRow<'_>> {
 
 /// All gradients one after another.
 fn gradient(learner: &Learner) -> Vec<f64> {
-    let flat = |(_, p): &(String, Tensor)| {
-        Vec::<f64>::try_from(p.grad().flatten(0, -1).to_kind(Kind::Double)).expect("float64")
+    let flat = |p: &Parameter| {
+        Vec::<f64>::try_from(p.gradient.flatten(0, -1).to_kind(Kind::Double)).expect("float64")
     };
-    learner.decoder.parameters().iter().flat_map(flat).collect()
+    learner.shards.parameters(&learner.network).iter().flat_map(flat).collect()
 }
 
 /// L2 norm of the difference, over the norm of `b`; 0 if both are 0, as when every token is clipped.
@@ -91,20 +106,21 @@ fn config(cases: u32) -> ProptestConfig {
 
 /// How far the gradient of the step in another layout is from the one in one micro-batch, and that nothing else
 /// of it changed: micro-batch size, and with it the number of micro-batches and the padding, the order of the
-/// rows, and the split of the logits.
+/// rows, the split of the logits, and the layers that are computed again.
 fn layout_difference(
     (kind, initializer_range): (Kind, &str),
     shapes: &[(u32, u32, u32, u32, u32)],
-    (budget, max_logits, rotate): (usize, usize, usize),
+    (micro_batch_tokens, max_logits, keep_layers, rotate): (usize, usize, usize, usize),
 ) -> Result<f64, TestCaseError> {
     let segments: Vec<_> = shapes.iter().map(|&(salt, p, a, b, c)| segment(salt, [p, a, b, c])).collect();
     let mut shuffled = segments.clone();
     shuffled.rotate_left(rotate % segments.len());
     shuffled.reverse();
     let whole = with(kind, initializer_range, 100_000);
-    let split = Learner { max_logits, ..with(kind, initializer_range, budget) };
-    let expected = whole.policy_gradient(&rows(&segments), &LOSS);
-    let sums = split.policy_gradient(&rows(&shuffled), &LOSS);
+    let layout = Layout { micro_batch_tokens, keep_layers, max_logits };
+    let split = alone(of_kind(kind, initializer_range), layout);
+    let expected = whole.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
+    let sums = split.policy_gradient(&rows(&shuffled), &LOSS).expect("a gradient");
     prop_assert!((sums.loss - expected.loss).abs() <= 1e-5 * expected.loss.abs().max(1.0));
     prop_assert_eq!((sums.tokens, sums.on_policy), (expected.tokens, expected.on_policy));
     Ok(relative_difference(&gradient(&split), &gradient(&whole)))
@@ -117,9 +133,10 @@ proptest! {
     /// token that depended on it would show at any bound.
     #[test]
     fn layout_does_not_matter(
-        shapes in shapes(), budget in 1_usize..120, max_logits in 1_usize..400, rotate in 0_usize..6,
+        shapes in shapes(), budget in 1_usize..120, max_logits in 1_usize..400, keep in 0_usize..3,
+        rotate in 0_usize..6,
     ) {
-        let difference = layout_difference((Kind::Double, "0.3"), &shapes, (budget, max_logits, rotate))?;
+        let difference = layout_difference((Kind::Double, "0.3"), &shapes, (budget, max_logits, keep, rotate))?;
         prop_assert!(difference <= 1e-12, "gradients differ by {difference:e}");
     }
 
@@ -127,30 +144,37 @@ proptest! {
     /// at most in 184 random cases); weights fifteen times as large do not always (2.8e-6 at most).
     #[test]
     fn layout_is_rounding_in_float32(
-        shapes in shapes(), budget in 1_usize..120, max_logits in 1_usize..400, rotate in 0_usize..6,
+        shapes in shapes(), budget in 1_usize..120, max_logits in 1_usize..400, keep in 0_usize..3,
+        rotate in 0_usize..6,
     ) {
-        let difference = layout_difference((Kind::Float, "0.02"), &shapes, (budget, max_logits, rotate))?;
+        let difference = layout_difference((Kind::Float, "0.02"), &shapes, (budget, max_logits, keep, rotate))?;
         prop_assert!(difference <= 1e-6, "gradients differ by {difference:e}");
     }
 }
 
 #[test]
-fn forgotten_gradients_are_zero() {
-    let mut learner = learner(64);
-    learner.policy_gradient(&rows(&[segment(1, [3, 4, 2, 3])]), &LOSS);
-    assert!(gradient(&learner).iter().any(|&g| g != 0.0));
-    learner.optimiser.zero_grad();
-    assert!(gradient(&learner).iter().all(|&g| g == 0.0));
+fn a_step_begins_without_the_gradient_of_the_last() {
+    let after = |learner: &Learner, salt| {
+        let segment = segment(salt, [3, 4, 2, 3]);
+        learner.policy_gradient(&rows(&[segment]), &LOSS).expect("a gradient");
+        gradient(learner)
+    };
+    let used = learner(64);
+    for salt in [1, 2] {
+        assert_eq!(after(&used, salt), after(&learner(64), salt));
+    }
 }
 
-/// Row by row, with all logits at once and a mask over all positions: the definition.
-fn by_definition(learner: &Learner, rows: &[PolicyRow<'_>]) -> f64 {
+/// Row by row, with all logits at once and a mask over all positions: the definition. The loss, and its gradient
+/// as [`gradient`] orders it.
+fn by_definition(mut decoder: Decoder, rows: &[PolicyRow<'_>]) -> (f64, Vec<f64>) {
+    decoder.requires_grad(true);
     let tokens: usize = rows.iter().map(|row| row.segment.actions().len()).sum();
     let mut total = Tensor::from(0.0_f32);
     for row in rows {
         let ids: Vec<i64> = row.segment.tokens().iter().map(|&token| i64::from(token)).collect();
         let ids = Tensor::from_slice(&ids).unsqueeze(0);
-        let logits = learner.decoder.logits(&learner.decoder.hidden(&ids)).squeeze_dim(0) / 0.7;
+        let logits = decoder.logits(&decoder.hidden(&ids)).squeeze_dim(0) / 0.7;
         let logprobs = logits.log_softmax(-1, Kind::Float);
         for (action, advantage) in row.segment.actions().iter().zip(&row.advantages) {
             let token = i64::from(row.segment.tokens()[action.position]);
@@ -162,19 +186,27 @@ fn by_definition(learner: &Learner, rows: &[PolicyRow<'_>]) -> f64 {
     }
     let loss = total / tokens as f64;
     loss.backward();
-    loss.double_value(&[])
+    let (network, parameters) = decoder.into_parts();
+    let names = network.units().into_iter().flat_map(|unit| network.names(unit));
+    let gradient = names.flat_map(|name| {
+        let flat = parameters[&name].grad().flatten(0, -1).to_kind(Kind::Double);
+        Vec::<f64>::try_from(flat).expect("float64")
+    });
+    (loss.double_value(&[]), gradient.collect())
 }
 
 #[test]
 fn agrees_with_the_definition() {
     let segments = [segment(1, [3, 4, 2, 3]), segment(2, [5, 1, 0, 0]), segment(3, [1, 7, 4, 6])];
-    let (ours, plain) = (learner(24), learner(24));
-    let sums = ours.policy_gradient(&rows(&segments), &LOSS);
-    let loss = by_definition(&plain, &rows(&segments));
-    assert!((sums.loss - loss).abs() < 1e-6, "{} is not {loss}", sums.loss);
-    assert!(sums.clipped > 0.0 && sums.clipped < sums.tokens as f64, "the case should clip some tokens");
-    let difference = relative_difference(&gradient(&ours), &gradient(&plain));
-    assert!(difference < 1e-6, "{difference:e}");
+    let (loss, expected) = by_definition(decoder("0.3"), &rows(&segments));
+    for keep_layers in 0..3 {
+        let ours = alone(decoder("0.3"), Layout { keep_layers, ..Layout::new(24) });
+        let sums = ours.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
+        assert!((sums.loss - loss).abs() < 1e-6, "{} is not {loss}", sums.loss);
+        assert!(sums.clipped > 0.0 && sums.clipped < sums.tokens as f64, "the case should clip some tokens");
+        let difference = relative_difference(&gradient(&ours), &expected);
+        assert!(difference < 1e-6, "{difference:e}");
+    }
 }
 
 #[test]
@@ -198,12 +230,13 @@ fn the_gap_is_zero_for_our_own_log_probabilities() {
     let layout =
         Row { tokens: given.tokens(), targets: given.actions().iter().map(|a| a.position).collect() };
     let mut logprobs = vec![0.0; 4];
-    learner.accumulate(std::slice::from_ref(&layout), |targets, values| {
+    let seen = learner.gradient(std::slice::from_ref(&layout), |targets, values| {
         for (target, value) in targets.iter().zip(Vec::<f32>::try_from(values.detach()).expect("float32")) {
             logprobs[target.nth] = value;
         }
         values.sum(Kind::Float)
     });
+    seen.expect("a gradient");
     let mut sampled: Vec<Sampled> = given
         .actions()
         .iter()
@@ -215,7 +248,7 @@ fn the_gap_is_zero_for_our_own_log_probabilities() {
         let mut segment = Segment::new(context.clone());
         segment.push_turn(0, sampled);
         let row = PolicyRow { segment: &segment, advantages: vec![1.0; 4] };
-        learner.policy_gradient(&[row], &LOSS)
+        learner.policy_gradient(&[row], &LOSS).expect("a gradient")
     };
     assert!(gap(&sampled).gap_max < 1e-6);
     sampled[2].logprob += 0.25;
@@ -230,7 +263,7 @@ fn what_follows_the_last_action_is_not_read() {
     long.push_context(&[1, 2, 3]);
     let gradients = [short, long].map(|segment| {
         let learner = learner(64);
-        learner.policy_gradient(&rows(&[(segment, advantages.clone())]), &LOSS);
+        learner.policy_gradient(&rows(&[(segment, advantages.clone())]), &LOSS).expect("a gradient");
         gradient(&learner)
     });
     assert_eq!(gradients[0], gradients[1]);

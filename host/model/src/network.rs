@@ -1,0 +1,89 @@
+//! What the model computes, whoever holds its parameters.
+
+use tch::Tensor;
+
+use crate::block::{Block, linear, rms_norm};
+use crate::config::Config;
+use crate::rope::{Rope, Rotation};
+
+pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
+pub(crate) const NORM: &str = "model.norm.weight";
+pub(crate) const HEAD: &str = "lm_head.weight";
+
+/// A causal language model of the Llama family without its parameters: an embedding, a chain of layers, and a
+/// head. Who calls it gives the parameters of a unit, and may drop them after.
+#[derive(Debug)]
+pub struct Network {
+    config: Config,
+    rope: Rope,
+}
+
+/// A part of the model whose parameters are needed together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Unit {
+    Embedding,
+    Layer(usize),
+    /// The last norm, and the projection to logits unless it is the embedding.
+    Head,
+}
+
+impl Network {
+    pub fn new(config: Config) -> Self {
+        Self { rope: Rope::new(&config), config }
+    }
+
+    /// The shape of the model.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// All units in the order of the forward pass.
+    pub fn units(&self) -> Vec<Unit> {
+        let layers = (0..self.config.num_hidden_layers).map(Unit::Layer);
+        std::iter::once(Unit::Embedding).chain(layers).chain([Unit::Head]).collect()
+    }
+
+    /// The Hugging Face names of a unit's own parameters, in the order in which its functions take them.
+    pub fn names(&self, unit: Unit) -> Vec<String> {
+        match unit {
+            Unit::Embedding => vec![EMBEDDING.to_owned()],
+            Unit::Layer(layer) => {
+                Block::names(&self.config).map(|name| format!("model.layers.{layer}.{name}.weight")).collect()
+            }
+            Unit::Head if self.config.tie_word_embeddings => vec![NORM.to_owned()],
+            Unit::Head => vec![NORM.to_owned(), HEAD.to_owned()],
+        }
+    }
+
+    /// The rotation of tokens at `positions`, `[B, T]` or `[1, T]`.
+    pub fn rotation(&self, positions: &Tensor) -> Rotation {
+        self.rope.at(positions)
+    }
+
+    /// `[B, T]` ids of kind `Int64` to `[B, T, d]`.
+    ///
+    /// # Panics
+    /// If an id is not below `vocab_size`.
+    pub fn embed(&self, embedding: &Tensor, ids: &Tensor) -> Tensor {
+        Tensor::embedding(embedding, ids, -1, false, false)
+    }
+
+    /// `[B, T, d]` through one layer, of which every row starts here; attention is causal in the row, so padding
+    /// on the right changes nothing before it.
+    ///
+    /// # Panics
+    /// If `parameters` are not those of [`Network::names`].
+    pub fn layer(&self, parameters: &[Tensor], x: &Tensor, rotation: &Rotation) -> Tensor {
+        Block::new(&self.config, parameters).forward(&self.config, x, rotation, None)
+    }
+
+    /// The last norm of `[.., d]`.
+    pub fn norm(&self, norm: &Tensor, x: &Tensor) -> Tensor {
+        rms_norm(x, norm, &self.config)
+    }
+
+    /// Logits `[.., V]` of normed hidden states `[.., d]`.
+    pub fn logits(&self, head: &Tensor, hidden: &Tensor) -> Tensor {
+        linear(hidden, head)
+    }
+}

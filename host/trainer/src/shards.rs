@@ -1,0 +1,226 @@
+//! The parameters of the policy, cut among the ranks.
+//!
+//! Every parameter is cut on dimension 0 by itself, as FSDP2 does: rank `r` of `n` holds rows
+//! `r·⌈rows/n⌉ ..` of it, the last ranks fewer or none. What a rank holds of one unit lies in one flat buffer,
+//! padded to the same length on all ranks, so that a unit is gathered by one collective and its gradient scattered
+//! by another. The padding is zero and stays zero.
+
+use crate::error::TrainError;
+use crate::optim::Parameter;
+use molt_model::{Network, Unit};
+use molt_torch::{Group, Pending};
+use std::collections::{BTreeMap, HashMap};
+use tch::{Kind, Tensor};
+
+/// This rank's part of all parameters and of their gradients.
+#[derive(Debug)]
+pub(crate) struct Shards {
+    /// None for a process that trains alone.
+    ranks: Option<Group>,
+    units: HashMap<Unit, Shard>,
+}
+
+#[derive(Debug)]
+struct Shard {
+    /// `[P]`: this rank's rows of one parameter after the other.
+    values: Tensor,
+    gradient: Tensor,
+    pieces: Vec<Piece>,
+}
+
+/// Where a parameter lies in the flat buffer.
+#[derive(Debug)]
+struct Piece {
+    name: String,
+    shape: Vec<i64>,
+    /// First element, and elements with padding: the same on every rank.
+    start: i64,
+    length: i64,
+    /// Elements without padding.
+    own: i64,
+}
+
+/// A unit whose parameters are on their way.
+pub(crate) struct Gathering<'s> {
+    shard: &'s Shard,
+    pending: Option<Pending<'s>>,
+}
+
+/// The gradient of a unit on its way to the ranks that hold the parameters.
+pub(crate) struct Scattering<'s> {
+    shard: &'s Shard,
+    pending: Pending<'s>,
+}
+
+impl Shards {
+    /// Cuts `parameters`, which every rank has whole.
+    pub(crate) fn new(
+        network: &Network,
+        mut parameters: BTreeMap<String, Tensor>,
+        ranks: Option<Group>,
+    ) -> Self {
+        let (rank, size) = ranks.as_ref().map_or((0, 1), |ranks| (ranks.rank() as i64, ranks.size() as i64));
+        let units = network.units().into_iter().map(|unit| {
+            let own = network.names(unit).into_iter().map(|name| {
+                let tensor = parameters.remove(&name).expect("a network names the parameters that it has");
+                (name, tensor)
+            });
+            (unit, tch::no_grad(|| Shard::cut(own, rank, size)))
+        });
+        Self { units: units.collect(), ranks }
+    }
+
+    pub(crate) fn ranks(&self) -> Option<&Group> {
+        self.ranks.as_ref()
+    }
+
+    /// Handles to what this rank trains: values and gradients share their storage with the shards.
+    pub(crate) fn parameters(&self, network: &Network) -> Vec<Parameter> {
+        let of = |unit: Unit| self.units[&unit].parameters();
+        network.units().into_iter().flat_map(of).collect()
+    }
+
+    /// Starts to gather the parameters of a unit. Every rank calls it.
+    pub(crate) fn gather(&self, unit: Unit) -> Result<Gathering<'_>, TrainError> {
+        let shard = &self.units[&unit];
+        let pending = self.ranks.as_ref().map(|ranks| ranks.all_gather(&shard.values)).transpose()?;
+        Ok(Gathering { shard, pending })
+    }
+
+    /// Adds the gradients of a unit's parameters to those of the shards: the sum over all ranks. None is zero.
+    /// Every rank calls it. With other ranks it goes on until [`Scattering::wait`].
+    pub(crate) fn scatter(
+        &self,
+        unit: Unit,
+        gradients: &[Option<Tensor>],
+    ) -> Result<Option<Scattering<'_>>, TrainError> {
+        let shard = &self.units[&unit];
+        let Some(ranks) = &self.ranks else {
+            for (piece, gradient) in shard.pieces.iter().zip(gradients) {
+                if let Some(gradient) = gradient {
+                    let _ = piece.of(&shard.gradient).view(piece.shape.as_slice()).g_add_(gradient);
+                }
+            }
+            return Ok(None);
+        };
+        let packed = shard.pack(gradients, ranks.size() as i64);
+        Ok(Some(Scattering { shard, pending: ranks.reduce_scatter(&packed)? }))
+    }
+
+    /// Sets all gradients to zero.
+    pub(crate) fn zero_grad(&self) {
+        for shard in self.units.values() {
+            let _ = shard.gradient.shallow_clone().zero_();
+        }
+    }
+}
+
+impl Shard {
+    fn cut(parameters: impl Iterator<Item = (String, Tensor)>, rank: i64, size: i64) -> Self {
+        let (mut pieces, mut parts, mut start) = (Vec::new(), Vec::new(), 0);
+        for (name, tensor) in parameters {
+            let shape = tensor.size();
+            let rows = shape.first().copied().unwrap_or(1);
+            let row = tensor.numel() as i64 / rows.max(1);
+            let most = (rows + size - 1) / size;
+            let first = (rank * most).min(rows);
+            let own = (rows - first).min(most);
+            let held = tensor.reshape([rows, row]).narrow(0, first, own).flatten(0, -1);
+            parts.push(held.constant_pad_nd([0, (most - own) * row]));
+            pieces.push(Piece { name, shape, start, length: most * row, own: own * row });
+            start += most * row;
+        }
+        let values = Tensor::cat(&parts, 0).detach();
+        Self { gradient: values.zeros_like(), values, pieces }
+    }
+
+    fn parameters(&self) -> Vec<Parameter> {
+        self.pieces
+            .iter()
+            .map(|piece| Parameter {
+                name: piece.name.clone(),
+                value: piece.of(&self.values).narrow(0, 0, piece.own),
+                gradient: piece.of(&self.gradient).narrow(0, 0, piece.own),
+                is_matrix: piece.shape.len() >= 2,
+            })
+            .collect()
+    }
+
+    /// Whole gradients as `[ranks * P]`: for every rank what it holds.
+    fn pack(&self, gradients: &[Option<Tensor>], size: i64) -> Tensor {
+        let kind = (self.values.kind(), self.values.device());
+        let padded: Vec<Tensor> = self
+            .pieces
+            .iter()
+            .zip(gradients)
+            .map(|(piece, gradient)| match gradient {
+                Some(gradient) => {
+                    let flat = gradient.flatten(0, -1);
+                    let padding = size * piece.length - flat.size()[0];
+                    flat.constant_pad_nd([0, padding]).view([size, piece.length])
+                }
+                None => Tensor::zeros([size, piece.length], kind),
+            })
+            .collect();
+        Tensor::cat(&padded, 1).flatten(0, 1)
+    }
+}
+
+impl Piece {
+    /// The part of a flat buffer that is this parameter's.
+    fn of(&self, flat: &Tensor) -> Tensor {
+        flat.narrow(0, self.start, self.length)
+    }
+}
+
+impl Gathering<'_> {
+    /// The whole parameters, in the order of [`Network::names`], without gradients.
+    pub(crate) fn wait(self) -> Result<Vec<Tensor>, TrainError> {
+        let pieces = self.shard.pieces.iter();
+        let Some(pending) = self.pending else {
+            let values = &self.shard.values;
+            return Ok(pieces.map(|piece| piece.of(values).view(piece.shape.as_slice())).collect());
+        };
+        let all = pending.wait()?.view([-1, self.shard.values.size()[0]]);
+        let whole = |piece: &Piece| {
+            let elements = piece.shape.iter().product();
+            let padded = all.narrow(1, piece.start, piece.length).reshape([-1]);
+            padded.narrow(0, 0, elements).view(piece.shape.as_slice())
+        };
+        Ok(pieces.map(whole).collect())
+    }
+
+    /// The whole parameters with their names.
+    pub(crate) fn named(self) -> Result<Vec<(String, Tensor)>, TrainError> {
+        let names: Vec<String> = self.shard.pieces.iter().map(|piece| piece.name.clone()).collect();
+        Ok(names.into_iter().zip(self.wait()?).collect())
+    }
+}
+
+impl Scattering<'_> {
+    pub(crate) fn wait(self) -> Result<(), TrainError> {
+        let own = self.pending.wait()?;
+        let _ = self.shard.gradient.shallow_clone().g_add_(&own);
+        Ok(())
+    }
+}
+
+/// The sum over all ranks of numbers that each has.
+pub(crate) fn sums(ranks: Option<&Group>, values: &[f64]) -> Result<Vec<f64>, TrainError> {
+    reduced(ranks, values, molt_torch::Reduce::Sum)
+}
+
+/// The largest over all ranks of numbers that each has.
+pub(crate) fn largest(ranks: Option<&Group>, values: &[f64]) -> Result<Vec<f64>, TrainError> {
+    reduced(ranks, values, molt_torch::Reduce::Max)
+}
+
+fn reduced(
+    ranks: Option<&Group>,
+    values: &[f64],
+    reduce: molt_torch::Reduce,
+) -> Result<Vec<f64>, TrainError> {
+    let Some(ranks) = ranks else { return Ok(values.to_vec()) };
+    let all = ranks.all_reduce(&Tensor::from_slice(values), reduce)?.wait()?;
+    Ok(Vec::try_from(all.to_kind(Kind::Double)).expect("a vector of float64"))
+}
