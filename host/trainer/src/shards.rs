@@ -87,7 +87,8 @@ impl Shards {
         Ok(Gathering { shard, pending })
     }
 
-    /// Adds the gradients of a unit's parameters to those of the shards: the sum over all ranks. None is zero.
+    /// Adds the gradients of a unit's parameters to those of the shards: the sum over all ranks. One that is
+    /// None or missing is zero.
     /// Every rank calls it. With other ranks it goes on until [`Scattering::wait`].
     pub(crate) fn scatter(
         &self,
@@ -152,8 +153,8 @@ impl Shard {
         let padded: Vec<Tensor> = self
             .pieces
             .iter()
-            .zip(gradients)
-            .map(|(piece, gradient)| match gradient {
+            .enumerate()
+            .map(|(index, piece)| match gradients.get(index).and_then(Option::as_ref) {
                 Some(gradient) => {
                     let flat = gradient.flatten(0, -1);
                     let padding = size * piece.length - flat.size()[0];

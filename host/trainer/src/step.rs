@@ -483,4 +483,6 @@ fn add(sum: &mut Option<Tensor>, value: Option<Tensor>) {
 }
 
 #[cfg(test)]
+mod ranks;
+#[cfg(test)]
 mod tests;

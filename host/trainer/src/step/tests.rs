@@ -8,7 +8,7 @@ use proptest::test_runner::{RngSeed, TestCaseError};
 
 const VOCABULARY: u32 = 61;
 
-fn decoder(initializer_range: &str) -> Decoder {
+pub(super) fn decoder(initializer_range: &str) -> Decoder {
     let config = r#"{
         "model_type": "qwen3", "vocab_size": 61, "hidden_size": 16, "intermediate_size": 32, "head_dim": 8,
         "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
@@ -31,7 +31,7 @@ fn with(kind: Kind, initializer_range: &str, micro_batch_tokens: usize) -> Learn
 }
 
 /// A decoder whose weights are of `kind`.
-fn of_kind(kind: Kind, initializer_range: &str) -> Decoder {
+pub(super) fn of_kind(kind: Kind, initializer_range: &str) -> Decoder {
     let decoder = decoder(initializer_range);
     for (_, mut parameter) in decoder.parameters() {
         let converted = parameter.to_kind(kind);
@@ -40,19 +40,20 @@ fn of_kind(kind: Kind, initializer_range: &str) -> Decoder {
     decoder
 }
 
-fn optim() -> Optim {
+pub(super) fn optim() -> Optim {
     Optim { lr: 1e-2, ..Optim::default() }
 }
 
 /// A learner of a process that trains alone.
-fn alone(decoder: Decoder, layout: Layout) -> Learner {
+pub(super) fn alone(decoder: Decoder, layout: Layout) -> Learner {
     Learner::new(decoder, None, &optim(), 10, layout, 0.7)
 }
 
-const LOSS: PolicyLoss = PolicyLoss { importance: Importance::Sampled, clip_low: 0.2, clip_high: 0.3 };
+pub(super) const LOSS: PolicyLoss =
+    PolicyLoss { importance: Importance::Sampled, clip_low: 0.2, clip_high: 0.3 };
 
 /// A rollout of two turns: tokens, log-probabilities and advantages are functions of `salt`.
-fn segment(salt: u32, [prompt, first, between, second]: [u32; 4]) -> (Segment, Vec<f32>) {
+pub(super) fn segment(salt: u32, [prompt, first, between, second]: [u32; 4]) -> (Segment, Vec<f32>) {
     let token = |place: u32| (salt.wrapping_mul(2_654_435_761) ^ place.wrapping_mul(40_503)) % VOCABULARY;
     let context = |from: u32, count: u32| (from..from + count).map(token).collect::<Vec<_>>();
     let turn = |from: u32, count: u32, version| -> Vec<Sampled> {
@@ -70,7 +71,7 @@ fn segment(salt: u32, [prompt, first, between, second]: [u32; 4]) -> (Segment, V
     (segment, advantages)
 }
 
-fn rows(segments: &[(Segment, Vec<f32>)]) -> Vec<PolicyRow<'_>> {
+pub(super) fn rows(segments: &[(Segment, Vec<f32>)]) -> Vec<PolicyRow<'_>> {
     segments
         .iter()
         .map(|(segment, advantages)| PolicyRow { segment, advantages: advantages.clone() })
@@ -78,7 +79,7 @@ fn rows(segments: &[(Segment, Vec<f32>)]) -> Vec<PolicyRow<'_>> {
 }
 
 /// All gradients one after another.
-fn gradient(learner: &Learner) -> Vec<f64> {
+pub(super) fn gradient(learner: &Learner) -> Vec<f64> {
     let flat = |p: &Parameter| {
         Vec::<f64>::try_from(p.gradient.flatten(0, -1).to_kind(Kind::Double)).expect("float64")
     };
@@ -86,7 +87,7 @@ fn gradient(learner: &Learner) -> Vec<f64> {
 }
 
 /// L2 norm of the difference, over the norm of `b`; 0 if both are 0, as when every token is clipped.
-fn relative_difference(a: &[f64], b: &[f64]) -> f64 {
+pub(super) fn relative_difference(a: &[f64], b: &[f64]) -> f64 {
     assert_eq!(a.len(), b.len());
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
     let difference = norm(&mut a.iter().zip(b).map(|(a, b)| a - b));
@@ -94,12 +95,12 @@ fn relative_difference(a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// Rollouts of a step: salt, and lengths of prompt, turn, observation and turn.
-fn shapes() -> impl Strategy<Value = Vec<(u32, u32, u32, u32, u32)>> {
+pub(super) fn shapes() -> impl Strategy<Value = Vec<(u32, u32, u32, u32, u32)>> {
     prop::collection::vec((any::<u32>(), 1_u32..12, 1_u32..9, 0_u32..6, 0_u32..9), 1..7)
 }
 
 /// The same cases in every run, and no file of failures in the source tree.
-fn config(cases: u32) -> ProptestConfig {
+pub(super) fn config(cases: u32) -> ProptestConfig {
     let rng_seed = RngSeed::Fixed(20);
     ProptestConfig { cases, rng_seed, failure_persistence: None, ..ProptestConfig::default() }
 }
