@@ -6,4 +6,5 @@ mod composition;
 mod crash;
 mod languages;
 mod plugins;
+mod ranks;
 mod runs;

@@ -17,8 +17,17 @@ pub(crate) enum Request {
     Train(Box<TrainSettings>),
     Sft(Box<SftSettings>),
     Eval(Box<EvalSettings>),
-    Init { from: PathBuf, to: PathBuf, seed: u64 },
+    Init {
+        from: PathBuf,
+        to: PathBuf,
+        seed: u64,
+    },
     Plugin(Box<ArgMatches>),
+    /// The same command, without `--nproc`, as this many processes.
+    Launch {
+        ranks: usize,
+        args: Vec<OsString>,
+    },
 }
 
 /// Why there is nothing to do.
@@ -33,8 +42,8 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request,
     let args: Vec<OsString> = args.into_iter().collect();
     let matches = command(&args).try_get_matches_from(&args).map_err(|error| usage(error, &args))?;
     match matches.subcommand() {
-        Some(("train", m)) => settings("train", m).map(|s| Request::Train(Box::new(s))),
-        Some(("sft", m)) => settings("sft", m).map(|s| Request::Sft(Box::new(s))),
+        Some(("train", m)) => settings("train", m).map(|s| launch(m, &args, Request::Train(Box::new(s)))),
+        Some(("sft", m)) => settings("sft", m).map(|s| launch(m, &args, Request::Sft(Box::new(s)))),
         Some(("eval", m)) => settings("eval", m).map(|s| Request::Eval(Box::new(s))),
         Some(("init", m)) => {
             Ok(Request::Init { from: path(m, "from"), to: path(m, "to"), seed: *one(m, "seed") })
@@ -44,14 +53,49 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request,
     }
 }
 
+/// The request, or several processes that have it.
+fn launch(matches: &ArgMatches, args: &[OsString], request: Request) -> Request {
+    let ranks = *one::<usize>(matches, NPROC);
+    if ranks < 2 {
+        return request;
+    }
+    let mut rest = args.iter().skip(1).cloned();
+    let mut args = Vec::new();
+    while let Some(arg) = rest.next() {
+        match arg.to_str().and_then(|arg| arg.strip_prefix("--nproc")) {
+            Some("") => drop(rest.next()),
+            Some(value) if value.starts_with('=') => {}
+            _ => args.push(arg),
+        }
+    }
+    Request::Launch { ranks, args }
+}
+
+const NPROC: &str = "nproc";
+
+/// `--nproc N`, of the commands that train.
+fn nproc() -> Arg {
+    Arg::new(NPROC)
+        .long(NPROC)
+        .value_name("N")
+        .value_parser(value_parser!(usize))
+        .default_value("1")
+        .help("Ranks to start on this machine, each of which holds a part of the model")
+}
+
 fn command(args: &[OsString]) -> Command {
     Command::new("molt")
         .about("Reinforcement learning for language models, with everything that you edit in a sandbox")
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .subcommand(with_settings::<TrainSettings>("train", "Train a model by reinforcement learning", args))
-        .subcommand(with_settings::<SftSettings>("sft", "Fine-tune a model on conversations", args))
+        .subcommand(
+            with_settings::<TrainSettings>("train", "Train a model by reinforcement learning", args)
+                .arg(nproc()),
+        )
+        .subcommand(
+            with_settings::<SftSettings>("sft", "Fine-tune a model on conversations", args).arg(nproc()),
+        )
         .subcommand(with_settings::<EvalSettings>("eval", "Measure a model: pass@1 and pass@k", args))
         .subcommand(
             Command::new("init")
@@ -135,7 +179,7 @@ fn value_name(kind: &Kind) -> String {
 fn settings<S: Settings>(command: &str, matches: &ArgMatches) -> Result<S, Refusal> {
     let flags: Vec<(String, String)> = matches
         .ids()
-        .filter(|id| id.as_str() != "config")
+        .filter(|id| !["config", NPROC].contains(&id.as_str()))
         .filter_map(|id| Some((id.to_string(), matches.get_one::<String>(id.as_str())?.clone())))
         .collect();
     let file = match matches.get_one::<PathBuf>("config") {

@@ -4,8 +4,10 @@ mod args;
 mod eval;
 mod init;
 mod interrupt;
+mod launch;
 mod plugin;
 mod present;
+mod ranks;
 mod sft;
 mod stop;
 mod train;
@@ -44,6 +46,7 @@ fn run(request: Request) -> Result<u8, Stop> {
         Request::Sft(settings) => sft::run(*settings)?,
         Request::Eval(settings) => eval::run(*settings)?,
         Request::Init { from, to, seed } => init::run(&from, &to, seed)?,
+        Request::Launch { ranks, args } => return launch::run(ranks, &args),
         Request::Plugin(matches) => return plugin::run(&matches),
     }
     Ok(0)

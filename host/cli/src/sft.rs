@@ -1,5 +1,6 @@
 //! `molt sft`: supervised fine-tuning.
 
+use crate::ranks::{self, Follower};
 use crate::stop::{OrStop, Stop};
 use crate::{interrupt, wiring};
 use molt_core::settings::SftSettings;
@@ -8,9 +9,21 @@ use molt_trainer::{conversations, sft};
 use serde_json::json;
 
 pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
-    let path = wiring::run_dir(&settings.run, "sft")?;
     let runtime = wiring::runtime()?;
+    let rank = ranks::read()?;
     let model = wiring::Model::open(&settings.model)?;
+    if let Some(env) = rank.as_ref().filter(|env| env.rank > 0) {
+        let follower = Follower {
+            settings: &settings,
+            fsdp: &settings.fsdp,
+            optim: &settings.optim,
+            micro_batch_tokens: settings.sft.micro_batch_tokens,
+            temperature: 1.0,
+            loss: None,
+        };
+        return follower.run(env, &model, runtime.handle());
+    }
+    let path = wiring::run_dir(&settings.run, "sft")?;
     let context = model.context("sft.max_context", settings.sft.max_context)?;
     let file = settings.data.conversations.display();
     let conversations = conversations::load(&settings.data, &model.chat, context).or_user(
@@ -19,16 +32,20 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
          data.reply_key name the columns",
     )?;
     let decoder = model.weights()?;
+    let ranks = rank.as_ref().map(|env| ranks::join(env, &settings.fsdp, &settings, &decoder)).transpose()?;
 
     let components = json!({ "molt": env!("CARGO_PKG_VERSION"), "plugins": [] });
     let mut run_dir = wiring::record(&path, "sft", &settings, (&components, None))?;
     eprintln!("model     {}", model.describe(&decoder));
     let skipped = crate::present::skipped(conversations.skipped);
     eprintln!("data      {} conversations{skipped}", conversations.rows.len());
+    if let Some(env) = &rank {
+        eprintln!("ranks     {env}");
+    }
     eprintln!("run       {}", run_dir.path().display());
 
     let stop = interrupt::on_ctrl_c(runtime.handle());
-    let result = sft::train(&settings, decoder, &conversations, &mut run_dir, &stop);
+    let result = sft::train(&settings, (decoder, ranks), &conversations, &mut run_dir, &stop);
     let place = run_dir.path();
     let (summary, end) =
         result.or_failed("the run failed", format!("what the run reached is in {}", place.display()))?;

@@ -1,11 +1,13 @@
 //! `molt train`: reinforcement learning.
 
+use crate::ranks::{self, Follower};
 use crate::stop::{OrStop, Stop};
 use crate::{interrupt, present, wiring};
 use molt_core::settings::TrainSettings;
 use molt_generator::Engine;
 use molt_trainer::End;
 use molt_trainer::advantage::check_estimator;
+use molt_trainer::loss::PolicyLoss;
 use molt_trainer::report::Summary;
 use molt_trainer::rl::{HeldOut, Training, train};
 use std::sync::Arc;
@@ -23,8 +25,21 @@ const PANELS: [Panel; 4] = [
 ];
 
 pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
-    let path = wiring::run_dir(&settings.run, "train")?;
     let runtime = wiring::runtime()?;
+    let rank = ranks::read()?;
+    if let Some(env) = rank.as_ref().filter(|env| env.rank > 0) {
+        let model = wiring::Model::open(&settings.model)?;
+        let follower = Follower {
+            settings: &settings,
+            fsdp: &settings.fsdp,
+            optim: &settings.optim,
+            micro_batch_tokens: settings.train.micro_batch_tokens,
+            temperature: settings.rollout.temperature,
+            loss: Some(PolicyLoss::from(&settings.algo)),
+        };
+        return follower.run(env, &model, runtime.handle());
+    }
+    let path = wiring::run_dir(&settings.run, "train")?;
 
     let mut plugins = wiring::Plugins::new(&settings.plugins, &settings.judge)?;
     let environment = plugins.environment(&settings.agent)?;
@@ -49,6 +64,7 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
     let turn = wiring::training_turn(&settings, &model)?;
     let eval_turn = wiring::eval_turn(&settings.eval, &settings.agent, &model)?;
     let (decoder, copy) = (model.weights()?, model.weights()?);
+    let ranks = rank.as_ref().map(|env| ranks::join(env, &settings.fsdp, &settings, &decoder)).transpose()?;
 
     let mut run_dir =
         wiring::record(&path, "train", &settings, (&plugins.components(), Some(&plugins.lock()?)))?;
@@ -62,6 +78,9 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
     plugins.describe().iter().for_each(|line| eprintln!("{line}"));
     if rewards.is_empty() {
         eprintln!("reward    none (reward.name): the agent itself must score");
+    }
+    if let Some(env) = &rank {
+        eprintln!("ranks     {env}");
     }
     eprintln!("run       {}", run_dir.path().display());
 
@@ -77,6 +96,7 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
         prompts: Arc::new(prompts),
         settings,
         decoder,
+        ranks,
         estimator,
         traits,
     };

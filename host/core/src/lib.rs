@@ -9,6 +9,7 @@ pub mod microbatch;
 pub mod outcome;
 pub mod panic;
 pub mod passk;
+pub mod rank_env;
 pub mod sampling;
 pub mod schedule;
 pub mod seed;

@@ -35,6 +35,7 @@ pub struct TrainSettings {
     pub generator: Generator,
     pub algo: Algo,
     pub train: Train,
+    pub fsdp: Fsdp,
     pub optim: Optim,
     pub eval: Eval,
     pub log: Log,
@@ -48,6 +49,7 @@ pub struct SftSettings {
     pub model: Model,
     pub data: SftData,
     pub sft: Sft,
+    pub fsdp: Fsdp,
     pub optim: Optim,
 }
 
@@ -354,6 +356,25 @@ pub enum Schedule {
     Constant,
     Linear,
     Cosine,
+}
+
+/// How the trainer is spread over ranks, each of which holds a part of every parameter.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Fsdp {
+    /// The last so many layers keep what the backward pass needs of them; the others are gathered and computed
+    /// again, which saves memory. Changes memory and speed, not the update. Unset: all.
+    pub keep_layers: Option<usize>,
+    /// The run ends if a rank is awaited longer than this.
+    pub timeout_s: u64,
+    /// The network device that ranks talk over, such as eth0. Unset: that of this machine's name.
+    pub interface: Option<String>,
+}
+
+impl Default for Fsdp {
+    fn default() -> Self {
+        Self { keep_layers: None, timeout_s: 600, interface: None }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -5,6 +5,7 @@
 
 use crate::chat::{Message, Task};
 use crate::ids::{RolloutId, Token, WeightVersion};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// What a generator returns for one token that it sampled.
@@ -18,7 +19,7 @@ pub struct Sampled {
 }
 
 /// An action token in its place.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Action {
     /// Index into [`Segment::tokens`]; at least 1, since a first token has nothing to be predicted from.
     pub position: usize,
@@ -29,7 +30,7 @@ pub struct Action {
 }
 
 /// One token sequence, which becomes one training row: context tokens and action tokens.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Segment {
     tokens: Vec<Token>,
     actions: Vec<Action>,

@@ -18,6 +18,8 @@ pub(crate) mod shim {
         fn store(host: &str, port: u16, serve: bool, timeout_ms: u64) -> Result<UniquePtr<Store>>;
         fn store_port(store: &Store) -> u16;
         fn store_set(store: &Store, key: &str, value: &[u8]) -> Result<()>;
+        fn store_delete(store: &Store, key: &str) -> Result<()>;
+        fn store_timeout(store: &Store, timeout_ms: u64);
         fn store_get(store: &Store, key: &str) -> Result<Vec<u8>>;
 
         fn gloo(

@@ -212,7 +212,7 @@ impl Group {
             group: self.name.clone(),
             rank: self.rank,
             size: self.size,
-            reason: reason.to_owned(),
+            reason: plain(reason),
         }
     }
 }
@@ -241,6 +241,15 @@ impl Pending<'_> {
             Err(error) => Err(self.group.failed(&self.collective, error.what())),
         }
     }
+}
+
+/// What Gloo says without its place in the source, and without its guesses.
+fn plain(reason: &str) -> String {
+    let reason = match reason.strip_prefix('[').and_then(|rest| rest.split_once("] ")) {
+        Some((place, rest)) if place.contains(".cc:") => rest,
+        _ => reason,
+    };
+    reason.split(". This is typically").next().unwrap_or(reason).trim_end_matches('.').to_owned()
 }
 
 fn element(tensor: &Tensor) -> u64 {
@@ -349,6 +358,7 @@ mod tests {
         });
         let error = results[0].as_ref().expect("rank 0 tried").as_ref().expect_err("rank 1 left");
         let said = error.to_string();
-        assert!(said.starts_with("all-gather of [2] Int64 of group `all` failed on rank 0 of 2"), "{said}");
+        assert!(said.starts_with("all-gather of [2] Int64 of group `all` failed on rank 0 of 2: "), "{said}");
+        assert!(!said.contains(".cc:") && !said.contains("typically"), "{said}");
     }
 }

@@ -70,6 +70,14 @@ void store_set(const Store& store, rust::Str key, rust::Slice<const std::uint8_t
   plain([&] { store.store->set(std::string(key), std::vector<std::uint8_t>(value.begin(), value.end())); });
 }
 
+void store_delete(const Store& store, rust::Str key) {
+  plain([&] { store.store->deleteKey(std::string(key)); });
+}
+
+void store_timeout(const Store& store, std::uint64_t timeout_ms) {
+  store.store->setTimeout(std::chrono::milliseconds(timeout_ms));
+}
+
 rust::Vec<std::uint8_t> store_get(const Store& store, rust::Str key) {
   return plain([&] {
     rust::Vec<std::uint8_t> value;

@@ -33,6 +33,8 @@ rust::Vec<std::size_t> vjp(rust::Slice<const std::size_t> outputs, rust::Slice<c
 std::unique_ptr<Store> store(rust::Str host, std::uint16_t port, bool serve, std::uint64_t timeout_ms);
 std::uint16_t store_port(const Store& store);
 void store_set(const Store& store, rust::Str key, rust::Slice<const std::uint8_t> value);
+void store_delete(const Store& store, rust::Str key);
+void store_timeout(const Store& store, std::uint64_t timeout_ms);
 rust::Vec<std::uint8_t> store_get(const Store& store, rust::Str key);
 
 std::unique_ptr<Group> gloo(const Store& store, rust::Str name, rust::Str interface, rust::Str host,

@@ -67,6 +67,21 @@ impl Store {
     }
 }
 
+impl Store {
+    /// Forgets a key.
+    ///
+    /// # Errors
+    /// If the connection is lost.
+    pub fn delete(&self, key: &str) -> Result<(), TorchError> {
+        shim::store_delete(&self.inner, key).map_err(|error| failed(&self.host, self.port(), &error))
+    }
+
+    /// How long a [`Store::get`] waits from now on.
+    pub fn set_timeout(&self, timeout: Duration) {
+        shim::store_timeout(&self.inner, millis(timeout));
+    }
+}
+
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Store({}:{})", self.host, self.port())
@@ -96,6 +111,9 @@ mod tests {
         });
         server.set("seed", &[0, 255, 7]).expect("it is set");
         assert_eq!(other.join().expect("no panic"), [0, 255, 7]);
+        server.delete("seed").expect("it is there");
+        server.set_timeout(Duration::from_millis(100));
+        server.get("seed").expect_err("it is forgotten");
     }
 
     #[test]

@@ -36,6 +36,12 @@ pub enum TrainError {
     Tensors(String),
     #[error("no advantages for step {step}")]
     Estimator { step: u64, source: Box<Failure> },
+    #[error(
+        "rank {rank} has other {what} than rank 0: every rank needs the same command line, settings file and model"
+    )]
+    RanksDiffer { rank: usize, what: &'static str },
+    #[error("an order between ranks is damaged: {0}; every rank needs the same build of molt")]
+    Order(String),
     #[error(transparent)]
     Torch(#[from] TorchError),
     #[error(transparent)]

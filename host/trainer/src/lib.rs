@@ -5,6 +5,7 @@ pub mod conversations;
 pub mod error;
 pub mod loss;
 pub mod optim;
+pub mod ranks;
 pub mod report;
 pub mod rl;
 mod save;

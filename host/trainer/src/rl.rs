@@ -4,6 +4,7 @@ use crate::advantage::{advantages, rewards};
 use crate::error::TrainError;
 use crate::loss::PolicyLoss;
 use crate::optim::Update;
+use crate::ranks::Ranks;
 use crate::report::{Step, Summary, Times, markdown, metric_name};
 use crate::save::{End, conclude, guarded, save_model};
 use crate::step::{Layout, Learner, PolicySums};
@@ -25,6 +26,8 @@ pub struct Training<G: Generator> {
     pub settings: TrainSettings,
     /// The weights to train; the generator holds a copy of them as version 0.
     pub decoder: Decoder,
+    /// The other ranks, if there are any.
+    pub ranks: Option<Ranks>,
     pub driver: Arc<Driver<G>>,
     pub prompts: Arc<Prompts>,
     pub held_out: Option<HeldOut<G>>,
@@ -68,17 +71,17 @@ fn run<G: Generator>(
     stop: &CancellationToken,
     summary: &mut Summary,
 ) -> Result<End, TrainError> {
-    let Training { settings, decoder, driver, prompts, held_out, estimator, traits } = training;
+    let Training { settings, decoder, ranks, driver, prompts, held_out, estimator, traits } = training;
     let plan = plan(&settings, prompts, traits.needs_group);
     let planned = batches_planned(&settings, &plan);
     let mut learner = Learner::new(
         decoder,
-        None,
+        ranks,
         &settings.optim,
         planned.saturating_mul(settings.train.steps_per_batch as u64),
-        Layout::new(settings.train.micro_batch_tokens),
+        Layout::new(settings.train.micro_batch_tokens, &settings.fsdp),
         settings.rollout.temperature,
-    );
+    )?;
     let progress = Progress::new(Some(planned), "train");
     let eval = |run_dir: &mut RunDir, step| match &held_out {
         Some(held_out) => evaluate_held_out(held_out, &settings, run_dir, step, &progress, (runtime, stop)),
@@ -116,7 +119,7 @@ fn run<G: Generator>(
             Err(error) => {
                 record_dropped(&batches.take_dropped(), summary, run_dir)?;
                 // What was learned until here is not lost with the rollouts.
-                save_model(&learner, &settings.model, &run_dir.path().join("model"))?;
+                save_model(&mut learner, &settings.model, &run_dir.path().join("model"))?;
                 return Err(error.into());
             }
         };
@@ -131,7 +134,7 @@ fn run<G: Generator>(
                 Ok(rows) => rows,
                 Err(failure) => {
                     // Nor with an estimator that has no answer.
-                    save_model(&learner, &settings.model, &run_dir.path().join("model"))?;
+                    save_model(&mut learner, &settings.model, &run_dir.path().join("model"))?;
                     return Err(TrainError::Estimator { step, source: Box::new(failure) });
                 }
             };
@@ -187,7 +190,7 @@ fn run<G: Generator>(
     if let Some((step, groups)) = unwritten {
         run_dir.trajectories(step, &markdown(step, &groups))?;
     }
-    save_model(&learner, &settings.model, &run_dir.path().join("model"))?;
+    save_model(&mut learner, &settings.model, &run_dir.path().join("model"))?;
     let evaluated = settings.train.eval_every.is_some_and(|every| summary.steps.is_multiple_of(every));
     if end == End::Finished && !evaluated {
         summary.held_out_accuracy_after = eval(run_dir, summary.steps)?;

@@ -12,8 +12,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 /// Writes weights, configuration, tokenizer and chat template to `dir`, as a directory that can be loaded again.
-pub(crate) fn save_model(learner: &Learner, model: &settings::Model, dir: &Path) -> Result<(), TrainError> {
-    save(learner.config(), &learner.parameters()?, dir)?;
+pub(crate) fn save_model(
+    learner: &mut Learner,
+    model: &settings::Model,
+    dir: &Path,
+) -> Result<(), TrainError> {
+    let parameters = learner.parameters()?;
+    save(learner.config(), &parameters, dir)?;
     Chat::copy_files(&model.path, dir)?;
     if let Some(template) = &model.chat_template {
         let target = dir.join("chat_template.jinja");

@@ -2,6 +2,7 @@
 
 use crate::conversations::Conversation;
 use crate::error::TrainError;
+use crate::ranks::Ranks;
 use crate::report::{Metrics, thousands};
 use crate::save::{End, conclude, guarded, save_model};
 use crate::step::{Layout, Learner, Row};
@@ -30,12 +31,12 @@ pub struct SftSummary {
     pub loss_last: Option<f64>,
 }
 
-/// Trains `decoder` on the conversations and saves the model to `model/` in the run directory. Returns what
+/// Trains `decoder`, with the other ranks if there are any, on the conversations and saves the model to `model/` in the run directory. Returns what
 /// `summary.json` holds, and whether `stop` ended the run. A run that fails says in its directory why, and what it reached.
 /// When `stop` is cancelled the run ends before its next step, with the model saved as it is.
 pub fn train(
     settings: &SftSettings,
-    decoder: Decoder,
+    (decoder, ranks): (Decoder, Option<Ranks>),
     conversations: &Rows<Conversation>,
     run_dir: &mut RunDir,
     stop: &CancellationToken,
@@ -43,7 +44,8 @@ pub fn train(
     let started = Instant::now();
     let (rows, skipped) = (conversations.rows.len(), conversations.skipped);
     let mut summary = SftSummary { seed: settings.run.seed, rows, skipped, ..SftSummary::default() };
-    let result = guarded(|| run(settings, decoder, &conversations.rows, run_dir, stop, &mut summary));
+    let result =
+        guarded(|| run(settings, (decoder, ranks), &conversations.rows, run_dir, stop, &mut summary));
     summary.wall_s = started.elapsed().as_secs_f64();
     let end = conclude(run_dir, result, &summary)?;
     Ok((summary, end))
@@ -51,7 +53,7 @@ pub fn train(
 
 fn run(
     settings: &SftSettings,
-    decoder: Decoder,
+    (decoder, ranks): (Decoder, Option<Ranks>),
     rows: &[Conversation],
     run_dir: &mut RunDir,
     stop: &CancellationToken,
@@ -60,8 +62,14 @@ fn run(
     let sft = &settings.sft;
     let planned = sft.passes.saturating_mul(rows.len().div_ceil(sft.batch_size) as u64);
     let planned = sft.max_steps.map_or(planned, |max| max.min(planned));
-    let mut learner =
-        Learner::new(decoder, None, &settings.optim, planned, Layout::new(sft.micro_batch_tokens), 1.0);
+    let mut learner = Learner::new(
+        decoder,
+        ranks,
+        &settings.optim,
+        planned,
+        Layout::new(sft.micro_batch_tokens, &settings.fsdp),
+        1.0,
+    )?;
     let progress = Progress::new(Some(planned), "sft");
     let mut end = End::Finished;
     for batch in batches(rows, sft.passes, sft.batch_size, settings.run.seed).take(planned as usize) {
@@ -90,7 +98,7 @@ fn run(
         run_dir.metrics(summary.steps, &metrics)?;
         progress.step(summary.steps, &format!("loss {loss:.3}  {} tok/s", thousands(tokens_per_s)));
     }
-    save_model(&learner, &settings.model, &run_dir.path().join("model"))?;
+    save_model(&mut learner, &settings.model, &run_dir.path().join("model"))?;
     progress.done();
     Ok(end)
 }

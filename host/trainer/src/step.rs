@@ -3,10 +3,11 @@
 use crate::error::TrainError;
 use crate::loss::PolicyLoss;
 use crate::optim::{AdamW, Update};
+use crate::ranks::{Order, Orders, Ranks};
 use crate::shards::{Gathering, Scattering, Shards, largest, sums};
 use molt_core::ids::{Token, WeightVersion};
 use molt_core::microbatch::micro_batches;
-use molt_core::settings::Optim;
+use molt_core::settings::{Fsdp, Optim};
 use molt_core::trajectory::Segment;
 use molt_model::{Config, Decoder, Network, Unit};
 use molt_torch::{Group, vjp};
@@ -97,8 +98,8 @@ fn larger(a: f64, b: f64) -> f64 {
     if b > a || b.is_nan() { b } else { a }
 }
 
-/// The model being trained and its optimiser. With ranks, each holds a part, and all of them call every method
-/// together with the same arguments.
+/// The model being trained and its optimiser. With ranks, each holds a part: rank 0 leads, and what is asked of its
+/// learner the others do too, in [`Learner::follow`], until it is dropped.
 ///
 /// A forward pass walks the chain of the model's units and gathers the parameters of each just before it is
 /// needed; no graph of autograd spans two of them. The backward pass walks it the other way, computes a layer
@@ -111,6 +112,8 @@ pub struct Learner {
     optimiser: AdamW,
     layout: Layout,
     temperature: f64,
+    /// What the leader sends its orders by.
+    orders: Option<Orders>,
 }
 
 /// How the work of a step is cut. None of it changes the result beyond rounding.
@@ -126,9 +129,10 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Every layer keeps its graph: fastest, where memory allows.
-    pub fn new(micro_batch_tokens: usize) -> Self {
-        Self { micro_batch_tokens, keep_layers: usize::MAX, max_logits: MAX_LOGITS }
+    /// Every layer keeps its graph unless `fsdp.keep_layers` says how many.
+    pub fn new(micro_batch_tokens: usize, fsdp: &Fsdp) -> Self {
+        let keep_layers = fsdp.keep_layers.unwrap_or(usize::MAX);
+        Self { micro_batch_tokens, keep_layers, max_logits: MAX_LOGITS }
     }
 }
 
@@ -151,19 +155,86 @@ struct Kept {
 
 impl Learner {
     /// `temperature` divides the logits; `total_steps` is where the learning-rate schedule ends. The decoder is
-    /// the same on all ranks.
+    /// the same on all ranks, of which this one leads.
+    ///
+    /// # Errors
+    /// If a rank is lost.
     pub fn new(
         decoder: Decoder,
-        ranks: Option<Group>,
+        ranks: Option<Ranks>,
+        optim: &Optim,
+        total_steps: u64,
+        layout: Layout,
+        temperature: f64,
+    ) -> Result<Self, TrainError> {
+        let (group, mut orders) = ranks.map(|ranks| (ranks.group, ranks.orders)).unzip();
+        if let Some(orders) = &mut orders {
+            orders.send(&Order::Begin { total_steps })?;
+        }
+        let mut learner = Self::part(decoder, group, optim, total_steps, layout, temperature);
+        learner.orders = orders;
+        Ok(learner)
+    }
+
+    /// What the leader's learner does, on another rank, until the leader's is dropped.
+    ///
+    /// # Errors
+    /// As those of the leader, and if the leader is lost.
+    pub fn follow(
+        decoder: Decoder,
+        ranks: Ranks,
+        optim: &Optim,
+        layout: Layout,
+        temperature: f64,
+        loss: Option<&PolicyLoss>,
+    ) -> Result<(), TrainError> {
+        let Ranks { group, mut orders } = ranks;
+        let Order::Begin { total_steps } = orders.receive()? else {
+            return Err(TrainError::Order("the first is not to begin".to_owned()));
+        };
+        let mut learner = Self::part(decoder, Some(group), optim, total_steps, layout, temperature);
+        loop {
+            match orders.receive()? {
+                Order::Policy(rows) => {
+                    let loss =
+                        loss.ok_or_else(|| TrainError::Order("there is no policy loss here".to_owned()))?;
+                    let rows: Vec<PolicyRow<'_>> = rows
+                        .iter()
+                        .map(|(segment, advantages)| PolicyRow { segment, advantages: advantages.clone() })
+                        .collect();
+                    learner.policy_step(&rows, loss)?;
+                }
+                Order::Supervised(rows) => {
+                    let rows: Vec<Row<'_>> =
+                        rows.iter().map(|(tokens, at)| Row { tokens, targets: at.clone() }).collect();
+                    learner.supervised_step(&rows)?;
+                }
+                Order::Parameters => {
+                    learner.parameters()?;
+                }
+                Order::Begin { .. } => return Err(TrainError::Order("to begin again".to_owned())),
+                Order::End => return Ok(()),
+            }
+        }
+    }
+
+    /// This rank's part. Every rank calls each method together, with the same arguments.
+    fn part(
+        decoder: Decoder,
+        group: Option<Group>,
         optim: &Optim,
         total_steps: u64,
         layout: Layout,
         temperature: f64,
     ) -> Self {
         let (network, parameters) = decoder.into_parts();
-        let shards = Shards::new(&network, parameters, ranks);
+        let shards = Shards::new(&network, parameters, group);
         let optimiser = AdamW::new(shards.parameters(&network), optim, total_steps);
-        Self { network, shards, optimiser, layout, temperature }
+        Self { network, shards, optimiser, layout, temperature, orders: None }
+    }
+
+    fn order(&mut self, order: impl FnOnce() -> Order) -> Result<(), TrainError> {
+        self.orders.as_mut().map_or(Ok(()), |orders| orders.send(&order()))
     }
 
     pub fn config(&self) -> &Config {
@@ -174,7 +245,8 @@ impl Learner {
     ///
     /// # Errors
     /// If a rank is lost.
-    pub fn parameters(&self) -> Result<Vec<(String, Tensor)>, TrainError> {
+    pub fn parameters(&mut self) -> Result<Vec<(String, Tensor)>, TrainError> {
+        self.order(|| Order::Parameters)?;
         let mut all = Vec::new();
         for unit in self.network.units() {
             let named = self.shards.gather(unit)?.named()?;
@@ -198,6 +270,10 @@ impl Learner {
         rows: &[PolicyRow<'_>],
         loss: &PolicyLoss,
     ) -> Result<(PolicySums, Update), TrainError> {
+        self.order(|| {
+            let own = |row: &PolicyRow<'_>| (row.segment.clone(), row.advantages.clone());
+            Order::Policy(rows.iter().map(own).collect())
+        })?;
         let sums = self.policy_gradient(rows, loss)?;
         Ok((sums, self.update()?))
     }
@@ -207,6 +283,9 @@ impl Learner {
     /// # Errors
     /// If the gradient is not finite, or a rank is lost.
     pub fn supervised_step(&mut self, rows: &[Row<'_>]) -> Result<(f64, Update), TrainError> {
+        self.order(|| {
+            Order::Supervised(rows.iter().map(|row| (row.tokens.to_vec(), row.targets.clone())).collect())
+        })?;
         let tokens: usize = rows.iter().map(|row| row.targets.len()).sum();
         let mut mean = 0.0;
         self.gradient(rows, |_, logprobs| {
@@ -418,6 +497,13 @@ impl Learner {
             scatters.start(Unit::Embedding, &[head])?;
         }
         Ok(gradient)
+    }
+}
+
+impl Drop for Learner {
+    fn drop(&mut self) {
+        // However the run ended, the others need not wait; if they cannot be told, they are lost anyway.
+        let _ = self.order(|| Order::End);
     }
 }
 

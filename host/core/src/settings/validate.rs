@@ -27,6 +27,7 @@ impl TrainSettings {
         self.generator.check(&mut found);
         self.algo.check(&mut found);
         self.train.check(&mut found);
+        self.fsdp.check(&mut found);
         self.optim.check(&mut found);
         self.eval.check(&mut found);
         count(&mut found, "log.trajectories_every", self.log.trajectories_every);
@@ -91,6 +92,7 @@ impl SftSettings {
         count(&mut found, "sft.micro_batch_tokens", self.sft.micro_batch_tokens as u64);
         context(&mut found, "sft.max_context", self.sft.max_context);
         maybe_count(&mut found, "sft.max_steps", self.sft.max_steps);
+        self.fsdp.check(&mut found);
         self.optim.check(&mut found);
         found
     }
@@ -210,6 +212,12 @@ impl Train {
         maybe_count(found, "train.max_steps", self.max_steps);
         number(found, "train.max_logprob_gap", self.max_logprob_gap, |g| g > 0.0, "above 0");
         maybe_count(found, "train.eval_every", self.eval_every);
+    }
+}
+
+impl Fsdp {
+    fn check(&self, found: &mut Found) {
+        count(found, "fsdp.timeout_s", self.timeout_s);
     }
 }
 

@@ -1,6 +1,8 @@
 //! Ranks as threads of one process: what they compute together is what one computes alone.
 
-use super::tests::{LOSS, alone, decoder, gradient, of_kind, optim, relative_difference, rows, segment};
+use super::tests::{
+    LOSS, alone, decoder, gradient, layout, of_kind, optim, relative_difference, rows, segment,
+};
 use super::*;
 use molt_torch::Store;
 use proptest::prelude::*;
@@ -42,7 +44,7 @@ fn own(learner: &Learner, whole: &[f64]) -> Vec<f64> {
 }
 
 fn together(group: Group, kind: Kind, layout: Layout) -> Learner {
-    Learner::new(of_kind(kind, "0.3"), Some(group), &optim(), 20, layout, 0.7)
+    Learner::part(of_kind(kind, "0.3"), Some(group), &optim(), 20, layout, 0.7)
 }
 
 proptest! {
@@ -56,10 +58,10 @@ proptest! {
         shapes in super::tests::shapes(), size in 2_usize..5, budget in 1_usize..120, keep_layers in 0_usize..3,
     ) {
         let segments: Vec<_> = shapes.iter().map(|&(salt, p, a, b, c)| segment(salt, [p, a, b, c])).collect();
-        let one = alone(of_kind(Kind::Double, "0.3"), Layout::new(100_000));
+        let one = alone(of_kind(Kind::Double, "0.3"), layout(100_000));
         let expected = one.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
         let whole = gradient(&one);
-        let layout = Layout { keep_layers, ..Layout::new(budget) };
+        let layout = Layout { keep_layers, ..layout(budget) };
         let found = ranks(size, |group| {
             let learner = together(group, Kind::Double, layout);
             let sums = learner.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
@@ -92,10 +94,10 @@ fn twenty_steps_end_at_the_same_weights() {
         }
         (first, flat(&learner.parameters().expect("all ranks are here")))
     };
-    let ((expected, update), weights) = train(alone(decoder("0.3"), Layout::new(40)));
+    let ((expected, update), weights) = train(alone(decoder("0.3"), layout(40)));
     assert!(relative_difference(&flat(&decoder("0.3").parameters()), &weights) > 1e-2, "20 steps move them");
     for size in [1, 2, 3, 4] {
-        let layout = Layout { keep_layers: size % 3, ..Layout::new(30) };
+        let layout = Layout { keep_layers: size % 3, ..layout(30) };
         let found = ranks(size, |group| train(together(group, Kind::Float, layout)));
         for ((sums, own_update), own_weights) in &found {
             assert!((sums.loss - expected.loss).abs() <= 1e-5 * expected.loss.abs(), "{sums:?}");
@@ -114,7 +116,7 @@ fn twenty_steps_end_at_the_same_weights() {
 fn a_step_sends_what_the_formula_says() {
     let segments: Vec<_> = (0..5).map(|n| segment(n, [4, 5, 0, 0])).collect();
     for (size, keep_layers) in [(2, 2), (2, 0), (3, 1), (4, 0)] {
-        let layout = Layout { keep_layers, ..Layout::new(1) };
+        let layout = Layout { keep_layers, ..layout(1) };
         let traffic = ranks(size, |group| {
             let mut learner = together(group, Kind::Float, layout);
             learner.policy_step(&rows(&segments), &LOSS).expect("a step");

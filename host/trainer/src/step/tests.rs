@@ -27,7 +27,7 @@ fn learner(micro_batch_tokens: usize) -> Learner {
 
 /// A learner whose weights are of `kind`.
 fn with(kind: Kind, initializer_range: &str, micro_batch_tokens: usize) -> Learner {
-    alone(of_kind(kind, initializer_range), Layout::new(micro_batch_tokens))
+    alone(of_kind(kind, initializer_range), layout(micro_batch_tokens))
 }
 
 /// A decoder whose weights are of `kind`.
@@ -40,13 +40,17 @@ pub(super) fn of_kind(kind: Kind, initializer_range: &str) -> Decoder {
     decoder
 }
 
+pub(super) fn layout(micro_batch_tokens: usize) -> Layout {
+    Layout::new(micro_batch_tokens, &Fsdp::default())
+}
+
 pub(super) fn optim() -> Optim {
     Optim { lr: 1e-2, ..Optim::default() }
 }
 
 /// A learner of a process that trains alone.
 pub(super) fn alone(decoder: Decoder, layout: Layout) -> Learner {
-    Learner::new(decoder, None, &optim(), 10, layout, 0.7)
+    Learner::part(decoder, None, &optim(), 10, layout, 0.7)
 }
 
 pub(super) const LOSS: PolicyLoss =
@@ -201,7 +205,7 @@ fn agrees_with_the_definition() {
     let segments = [segment(1, [3, 4, 2, 3]), segment(2, [5, 1, 0, 0]), segment(3, [1, 7, 4, 6])];
     let (loss, expected) = by_definition(decoder("0.3"), &rows(&segments));
     for keep_layers in 0..3 {
-        let ours = alone(decoder("0.3"), Layout { keep_layers, ..Layout::new(24) });
+        let ours = alone(decoder("0.3"), Layout { keep_layers, ..layout(24) });
         let sums = ours.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
         assert!((sums.loss - loss).abs() < 1e-6, "{} is not {loss}", sums.loss);
         assert!(sums.clipped > 0.0 && sums.clipped < sums.tokens as f64, "the case should clip some tokens");

@@ -35,7 +35,8 @@ fn fine_tune(settings: &SftSettings, dir: &Path) -> (SftSummary, PathBuf) {
     let rows = conversations::load(&settings.data, &chat, 128).unwrap();
     let mut run_dir = RunDir::create(dir, "sft").unwrap();
     let decoder = Decoder::load(&settings.model.path).unwrap();
-    let (summary, _) = sft::train(settings, decoder, &rows, &mut run_dir, &CancellationToken::new()).unwrap();
+    let (summary, _) =
+        sft::train(settings, (decoder, None), &rows, &mut run_dir, &CancellationToken::new()).unwrap();
     (summary, run_dir.path().to_owned())
 }
 

@@ -108,6 +108,7 @@ pub(crate) fn run<G: Generator>(
     let estimator = estimator(&settings.algo.estimator);
     let training = Training {
         decoder: Decoder::load(&settings.model.path).unwrap(),
+        ranks: None,
         driver: Arc::new(driver(&settings, Arc::clone(&generator))),
         prompts: Arc::new(train_on),
         held_out: held_out.map(|prompts| HeldOut { driver: driver(&settings, generator), prompts }),

@@ -1,0 +1,58 @@
+//! A process that is one of several ranks.
+
+use crate::stop::{OrStop, Stop};
+use crate::wiring::Model;
+use molt_core::rank_env::RankEnv;
+use molt_core::settings::{Fsdp, Optim, Settings};
+use molt_model::Decoder;
+use molt_trainer::loss::PolicyLoss;
+use molt_trainer::ranks::Ranks;
+use molt_trainer::step::{Layout, Learner};
+use tokio::runtime::Handle;
+
+/// Which rank this is, by its environment. None for a process that trains alone.
+pub(crate) fn read() -> Result<Option<RankEnv>, Stop> {
+    let env = RankEnv::read(|name| std::env::var(name).ok()).or_user(
+        "this process cannot tell which rank it is",
+        "molt --nproc N starts N ranks on this machine",
+    )?;
+    // One rank is nobody to talk to.
+    Ok(env.filter(|env| env.size > 1))
+}
+
+/// Connects to the other ranks.
+pub(crate) fn join(
+    env: &RankEnv,
+    fsdp: &Fsdp,
+    settings: &impl Settings,
+    decoder: &Decoder,
+) -> Result<Ranks, Stop> {
+    let text = settings.to_toml().or_user("these settings cannot be written down", "use paths in UTF-8")?;
+    Ranks::join(env, fsdp, &text, decoder).or_failed(
+        format!("{env} cannot join the others"),
+        "look at what the other ranks say; fsdp.interface names the network device, fsdp.timeout_s how long to wait",
+    )
+}
+
+/// What a follower needs of the settings of its command.
+pub(crate) struct Follower<'a, S> {
+    pub(crate) settings: &'a S,
+    pub(crate) fsdp: &'a Fsdp,
+    pub(crate) optim: &'a Optim,
+    pub(crate) micro_batch_tokens: usize,
+    pub(crate) temperature: f64,
+    pub(crate) loss: Option<PolicyLoss>,
+}
+
+impl<S: Settings> Follower<'_, S> {
+    /// Does what the leader says until the run is over.
+    pub(crate) fn run(self, env: &RankEnv, model: &Model, runtime: &Handle) -> Result<(), Stop> {
+        // The leader decides what Ctrl-C means.
+        runtime.spawn(async { while tokio::signal::ctrl_c().await.is_ok() {} });
+        let decoder = model.weights()?;
+        let ranks = join(env, self.fsdp, self.settings, &decoder)?;
+        let layout = Layout::new(self.micro_batch_tokens, self.fsdp);
+        Learner::follow(decoder, ranks, self.optim, layout, self.temperature, self.loss.as_ref())
+            .or_failed(format!("{env} cannot go on"), "look at what the other ranks say")
+    }
+}

@@ -1,0 +1,113 @@
+//! How ranks find each other, and how the leader, rank 0, tells the others what to do.
+//!
+//! The leader runs the loop: rollouts, metrics, files. The others know the model and the optimiser only; before
+//! every collective part of its work the leader sends an [`Order`] that has all they need for it. Orders go through
+//! the ranks' store, in which a rank may wait for hours.
+
+use crate::error::TrainError;
+use molt_core::ids::Token;
+use molt_core::rank_env::RankEnv;
+use molt_core::settings::Fsdp;
+use molt_core::trajectory::Segment;
+use molt_model::Decoder;
+use molt_torch::{Group, Store};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use tch::Kind;
+
+/// This process as a rank, connected to the others.
+#[derive(Debug)]
+pub struct Ranks {
+    pub(crate) group: Group,
+    pub(crate) orders: Orders,
+}
+
+/// What the leader has every rank do. All take part in the collectives of it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Order {
+    /// First of all: where the learning-rate schedule ends.
+    Begin { total_steps: u64 },
+    /// One step of the policy gradient: segments, and the advantages of their action tokens.
+    Policy(Vec<(Segment, Vec<f32>)>),
+    /// One step of maximum likelihood: tokens, and the positions of those that are learnt.
+    Supervised(Vec<(Vec<Token>, Vec<usize>)>),
+    /// Gather all parameters.
+    Parameters,
+    /// The run is over.
+    End,
+}
+
+/// The orders of one run, each under its number.
+#[derive(Debug)]
+pub(crate) struct Orders {
+    store: Store,
+    next: u64,
+}
+
+/// An order may be a day away, when the leader waits for slow rollouts.
+const PATIENCE: Duration = Duration::from_secs(24 * 3600);
+
+impl Ranks {
+    /// Connects to the other ranks and makes sure that they train the same: `settings`, as text, and the weights of
+    /// `decoder`.
+    ///
+    /// # Errors
+    /// If a rank does not come within `fsdp.timeout_s`, or its settings or weights are others.
+    pub fn join(env: &RankEnv, fsdp: &Fsdp, settings: &str, decoder: &Decoder) -> Result<Self, TrainError> {
+        let (addr, port) = (env.master_addr.as_str(), env.master_port);
+        let timeout = Duration::from_secs(fsdp.timeout_s);
+        let serve = env.rank == 0 && !env.store_is_served;
+        let store =
+            if serve { Store::serve(addr, port, timeout) } else { Store::connect(addr, port, timeout) }?;
+        let device = (fsdp.interface.as_deref(), env.is_local());
+        let group = Group::gloo(&store, "molt", (env.rank, env.size), device, timeout)?;
+        let own = [settings.to_owned(), fingerprint(decoder)];
+        for (what, own) in ["settings", "weights"].into_iter().zip(own) {
+            let key = format!("molt/{what}");
+            if env.rank == 0 {
+                store.set(&key, own.as_bytes())?;
+            } else if store.get(&key)? != own.as_bytes() {
+                return Err(TrainError::RanksDiffer { rank: env.rank, what });
+            }
+        }
+        // Only when all agree does any go on.
+        let agreed = tch::Tensor::from(1_i64);
+        let _ = group.all_reduce(&agreed, molt_torch::Reduce::Sum)?.wait()?;
+        store.set_timeout(PATIENCE);
+        Ok(Self { group, orders: Orders { store, next: 0 } })
+    }
+}
+
+/// What two models with the same weights have in common, and others hardly.
+fn fingerprint(decoder: &Decoder) -> String {
+    let of = |(name, tensor): (String, tch::Tensor)| {
+        let sum = |tensor: &tch::Tensor| tensor.sum(Kind::Double).double_value(&[]).to_bits();
+        format!("{name} {:?} {:x} {:x}\n", tensor.size(), sum(&tensor), sum(&tensor.square()))
+    };
+    tch::no_grad(|| decoder.parameters().into_iter().map(of).collect())
+}
+
+impl Orders {
+    /// Sends an order to all other ranks.
+    pub(crate) fn send(&mut self, order: &Order) -> Result<(), TrainError> {
+        let text = postcard::to_allocvec(order).map_err(|error| TrainError::Order(error.to_string()))?;
+        self.store.set(&key(self.next), &text)?;
+        // Every rank has taken part in what the order before the last one was for.
+        if let Some(done) = self.next.checked_sub(2) {
+            self.store.delete(&key(done))?;
+        }
+        self.next += 1;
+        Ok(())
+    }
+
+    /// Waits for the next order.
+    pub(crate) fn receive(&mut self) -> Result<Order, TrainError> {
+        let text = self.store.get(&key(self.next))?;
+        self.next += 1;
+        postcard::from_bytes(&text).map_err(|error| TrainError::Order(error.to_string()))
+    }
+}
+
+fn key(number: u64) -> String {
+    format!("molt/order/{number}")
+}

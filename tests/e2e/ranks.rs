@@ -1,0 +1,207 @@
+//! `--nproc N` and launchers of others: ranks train what one process trains, and a lost one ends the run.
+
+use molt_tests::{assert_ok, build_plugin, json, metrics, molt, path, short_run, text, tiny_model};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+fn numbers(run: &Path, names: &[&str]) -> Vec<f64> {
+    let lines = metrics(run);
+    lines.iter().flat_map(|line| names.iter().map(|name| line[*name].as_f64().unwrap())).collect()
+}
+
+#[track_caller]
+fn agree(found: &[f64], expected: &[f64]) {
+    assert_eq!(found.len(), expected.len());
+    for (a, b) in found.iter().zip(expected) {
+        assert!((a - b).abs() <= 1e-5 * b.abs().max(1e-3), "{found:?} is not {expected:?}");
+    }
+}
+
+#[test]
+fn ranks_learn_what_one_process_learns() {
+    let dir = TempDir::new().unwrap();
+    let run = |nproc: &str, more: &[&str]| {
+        let run = dir.path().join(nproc);
+        let output = molt()
+            .args(["sft", "--nproc", nproc, "--model.path", path(tiny_model()), "--run.dir", path(&run)])
+            .args([
+                "--data.conversations",
+                "examples/demo/sft.jsonl",
+                "--sft.passes",
+                "2",
+                "--optim.lr",
+                "1e-3",
+            ])
+            .args(more)
+            .output()
+            .unwrap();
+        assert_ok(&output);
+        (numbers(&run, &["train/loss", "train/grad_norm"]), text(&output))
+    };
+    let (expected, _) = run("1", &[]);
+    assert_eq!(expected.len(), 2 * 6);
+    // Three ranks share the two layers and the uneven vocabulary, and keep the graph of one layer.
+    for (nproc, more) in [("2", &["--fsdp.keep_layers", "0"]), ("3", &["--fsdp.keep_layers", "1"])] {
+        let (found, said) = run(nproc, more);
+        agree(&found, &expected);
+        assert!(said.contains(&format!("ranks     rank 0 of {nproc} at 127.0.0.1:")), "{said}");
+        // The model that rank 0 saves is whole.
+        let model = dir.path().join(nproc).join("model");
+        assert!(model.join("model.safetensors").is_file() && model.join("config.json").is_file());
+    }
+}
+
+#[test]
+fn rollouts_are_trained_on_by_all_ranks() {
+    let dir = TempDir::new().unwrap();
+    let length = "use molt_plugin::reward::{Reward, Sample, Verdict};
+        pub struct Length;
+        impl Reward for Length {
+            fn score(sample: Sample) -> Verdict {
+                Verdict::reward(sample.completion.len() as f64 / 10.0)
+            }
+        }
+        molt_plugin::export_reward!(Length);";
+    let length = build_plugin(dir.path(), "length", length);
+    let run = |nproc: &str| {
+        let run = dir.path().join(nproc);
+        let output = molt()
+            .args(short_run(&run))
+            .args(["--nproc", nproc, "--train.sync", "true", "--train.max_steps", "2"])
+            .args(["--reward.name", path(&length)])
+            .output()
+            .unwrap();
+        assert_ok(&output);
+        assert_eq!(json(&run.join("summary.json"))["steps"], 2);
+        let gaps = numbers(&run, &["train/logprob_gap_max"]);
+        assert!(gaps.iter().all(|gap| *gap < 1e-5), "{gaps:?}");
+        numbers(&run, &["train/loss", "train/grad_norm", "train/tokens", "train/on_policy_tokens"])
+    };
+    let expected = run("1");
+    assert!(expected[1] > 0.0, "there is something to learn");
+    agree(&run("2"), &expected);
+}
+
+/// A run of two ranks that goes on until it is ended.
+fn endless(run: &Path) -> Child {
+    let child = molt()
+        .args(short_run(run))
+        .args(["--nproc", "2", "--train.max_steps", "100000", "--data.passes", "100000"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !std::fs::read_to_string(run.join("metrics.jsonl")).unwrap_or_default().contains('\n') {
+        assert!(Instant::now() < deadline, "no step in two minutes");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child
+}
+
+/// The processes that `parent` started, in order.
+fn children(parent: u32) -> Vec<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
+    text.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+fn kill(signal: &str, pid: u32) {
+    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+}
+
+/// Waits until a process is no more, though nobody here is its parent.
+#[track_caller]
+fn gone(pid: u32) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    // What nobody waited for has no command line any more.
+    while std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty()) {
+        assert!(Instant::now() < deadline, "process {pid} goes on");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_rank_that_is_killed_ends_the_run() {
+    let dir = TempDir::new().unwrap();
+    let run = dir.path().join("run");
+    let child = endless(&run);
+    let ranks = children(child.id());
+    assert_eq!(ranks.len(), 2);
+    kill("-9", ranks[1]);
+    let output: Output = child.wait_with_output().unwrap();
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(137), "{said}");
+    assert!(said.contains("rank 1 of 2 is lost (signal: 9 (SIGKILL))"), "{said}");
+    let status = json(&run.join("status.json"));
+    assert_eq!(status["state"], "failed");
+    assert!(status["reason"].as_str().unwrap().contains("failed on rank 0 of 2"), "{status}");
+    gone(ranks[0]);
+}
+
+#[test]
+fn ranks_do_not_outlive_their_launcher() {
+    let dir = TempDir::new().unwrap();
+    let run = dir.path().join("run");
+    let child = endless(&run);
+    let ranks = children(child.id());
+    kill("-9", child.id());
+    ranks.into_iter().for_each(gone);
+    assert!(child.wait_with_output().unwrap().status.code().is_none());
+    assert_eq!(json(&run.join("status.json"))["state"], "failed");
+}
+
+#[test]
+fn ctrl_c_ends_all_ranks_with_the_model_saved() {
+    let dir = TempDir::new().unwrap();
+    let run = dir.path().join("run");
+    let child = endless(&run);
+    let ranks = children(child.id());
+    for pid in [child.id(), ranks[0], ranks[1]] {
+        kill("-INT", pid);
+    }
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output));
+    assert_eq!(json(&run.join("status.json"))["state"], "interrupted");
+    assert!(run.join("model/model.safetensors").is_file());
+}
+
+/// A rank as another launcher starts it.
+fn rank(rank: &str, port: u16, run: &Path) -> Command {
+    let mut command = molt();
+    command.args(short_run(run)).args(["--train.max_steps", "1", "--fsdp.timeout_s", "60"]);
+    command.env("RANK", rank).env("WORLD_SIZE", "2").env("MASTER_ADDR", "127.0.0.1");
+    command.env("MASTER_PORT", port.to_string()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[test]
+fn the_variables_of_a_launcher_are_enough() {
+    let dir = TempDir::new().unwrap();
+    let (run, port) = (dir.path().join("run"), free_port());
+    let follower = rank("1", port, &run).spawn().unwrap();
+    assert_ok(&rank("0", port, &run).output().unwrap());
+    assert_ok(&follower.wait_with_output().unwrap());
+    assert_eq!(json(&run.join("summary.json"))["steps"], 1);
+}
+
+#[test]
+fn ranks_that_would_train_something_else_are_refused() {
+    let dir = TempDir::new().unwrap();
+    let (run, port) = (dir.path().join("run"), free_port());
+    let follower = rank("1", port, &run).args(["--optim.lr", "1e-4"]).spawn().unwrap();
+    let leader = rank("0", port, &run).output().unwrap();
+    let follower = follower.wait_with_output().unwrap();
+    let said = text(&follower);
+    assert!(!follower.status.success() && !leader.status.success(), "{said}{}", text(&leader));
+    assert!(said.contains("rank 1 has other settings than rank 0"), "{said}");
+
+    let alone = rank("0", port, &run).env_remove("WORLD_SIZE").output().unwrap();
+    let said = text(&alone);
+    assert!(said.contains("RANK is set, and WORLD_SIZE is not"), "{said}");
+}
