@@ -85,9 +85,10 @@ fn rollouts_are_trained_on_by_all_ranks() {
 }
 
 /// A run of two ranks that goes on until it is ended.
-fn endless(run: &Path) -> Child {
+fn endless(run: &Path, more: &[&str]) -> Child {
     let child = molt()
         .args(short_run(run))
+        .args(more)
         .args(["--nproc", "2", "--train.max_steps", "100000", "--data.passes", "100000"])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -126,7 +127,7 @@ fn gone(pid: u32) {
 fn a_rank_that_is_killed_ends_the_run() {
     let dir = TempDir::new().unwrap();
     let run = dir.path().join("run");
-    let child = endless(&run);
+    let child = endless(&run, &[]);
     let ranks = children(child.id());
     assert_eq!(ranks.len(), 2);
     kill("-9", ranks[1]);
@@ -141,10 +142,26 @@ fn a_rank_that_is_killed_ends_the_run() {
 }
 
 #[test]
+fn a_rank_that_hangs_ends_the_run_in_time() {
+    for hangs in [1, 0] {
+        let dir = TempDir::new().unwrap();
+        let run = dir.path().join("run");
+        let child = endless(&run, &["--fsdp.timeout_s", "8"]);
+        let ranks = children(child.id());
+        kill("-STOP", ranks[hangs]);
+        let output = child.wait_with_output().unwrap();
+        let said = text(&output);
+        assert!(!output.status.success(), "{said}");
+        assert!(said.contains(&format!("rank {hangs} of 2 does not answer any more")), "{said}");
+        ranks.into_iter().for_each(gone);
+    }
+}
+
+#[test]
 fn ranks_do_not_outlive_their_launcher() {
     let dir = TempDir::new().unwrap();
     let run = dir.path().join("run");
-    let child = endless(&run);
+    let child = endless(&run, &[]);
     let ranks = children(child.id());
     kill("-9", child.id());
     ranks.into_iter().for_each(gone);
@@ -156,7 +173,7 @@ fn ranks_do_not_outlive_their_launcher() {
 fn ctrl_c_ends_all_ranks_with_the_model_saved() {
     let dir = TempDir::new().unwrap();
     let run = dir.path().join("run");
-    let child = endless(&run);
+    let child = endless(&run, &[]);
     let ranks = children(child.id());
     for pid in [child.id(), ranks[0], ranks[1]] {
         kill("-INT", pid);

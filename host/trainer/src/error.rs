@@ -40,6 +40,8 @@ pub enum TrainError {
         "rank {rank} has other {what} than rank 0: every rank needs the same command line, settings file and model"
     )]
     RanksDiffer { rank: usize, what: &'static str },
+    #[error("rank {} of {size} does not answer any more", .ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    RanksSilent { ranks: Vec<usize>, size: usize, source: TorchError },
     #[error("an order between ranks is damaged: {0}; every rank needs the same build of molt")]
     Order(String),
     #[error(transparent)]

@@ -3,6 +3,7 @@
 pub mod advantage;
 pub mod conversations;
 pub mod error;
+mod heartbeat;
 pub mod loss;
 pub mod optim;
 pub mod ranks;

@@ -5,6 +5,7 @@
 //! the ranks' store, in which a rank may wait for hours.
 
 use crate::error::TrainError;
+use crate::heartbeat;
 use molt_core::ids::Token;
 use molt_core::rank_env::RankEnv;
 use molt_core::settings::Fsdp;
@@ -42,6 +43,8 @@ pub(crate) enum Order {
 pub(crate) struct Orders {
     store: Store,
     next: u64,
+    rank: usize,
+    size: usize,
 }
 
 /// An order may be a day away, when the leader waits for slow rollouts.
@@ -74,7 +77,12 @@ impl Ranks {
         let agreed = tch::Tensor::from(1_i64);
         let _ = group.all_reduce(&agreed, molt_torch::Reduce::Sum)?.wait()?;
         store.set_timeout(PATIENCE);
-        Ok(Self { group, orders: Orders { store, next: 0 } })
+        let (rank, size) = (env.rank, env.size);
+        heartbeat::start(Store::connect(addr, store.port(), timeout)?, rank, timeout, move || {
+            eprintln!("error: rank 0 of {size} does not answer any more: rank {rank} ends");
+            std::process::exit(1);
+        });
+        Ok(Self { group, orders: Orders { store, next: 0, rank, size } })
     }
 }
 
@@ -98,6 +106,16 @@ impl Orders {
         }
         self.next += 1;
         Ok(())
+    }
+
+    /// An error of a collective, with the ranks that do not answer if there are any.
+    pub(crate) fn explained(&self, error: TrainError) -> TrainError {
+        let TrainError::Torch(source) = error else { return error };
+        let ranks = heartbeat::silent(&self.store, self.rank, self.size);
+        match ranks.is_empty() {
+            true => TrainError::Torch(source),
+            false => TrainError::RanksSilent { ranks, size: self.size, source },
+        }
     }
 
     /// Waits for the next order.

@@ -233,6 +233,14 @@ impl Learner {
         Self { network, shards, optimiser, layout, temperature, orders: None }
     }
 
+    /// The leader's errors name the ranks that do not answer.
+    fn explained(&self, error: TrainError) -> TrainError {
+        match &self.orders {
+            Some(orders) => orders.explained(error),
+            None => error,
+        }
+    }
+
     fn order(&mut self, order: impl FnOnce() -> Order) -> Result<(), TrainError> {
         self.orders.as_mut().map_or(Ok(()), |orders| orders.send(&order()))
     }
@@ -247,13 +255,16 @@ impl Learner {
     /// If a rank is lost.
     pub fn parameters(&mut self) -> Result<Vec<(String, Tensor)>, TrainError> {
         self.order(|| Order::Parameters)?;
-        let mut all = Vec::new();
-        for unit in self.network.units() {
-            let named = self.shards.gather(unit)?.named()?;
-            all.extend(named.into_iter().map(|(name, tensor)| (name, tensor.copy())));
-        }
-        all.sort_by(|(a, _), (b, _)| a.cmp(b));
-        Ok(all)
+        let whole = || {
+            let mut all = Vec::new();
+            for unit in self.network.units() {
+                let named = self.shards.gather(unit)?.named()?;
+                all.extend(named.into_iter().map(|(name, tensor)| (name, tensor.copy())));
+            }
+            all.sort_by(|(a, _), (b, _)| a.cmp(b));
+            Ok(all)
+        };
+        whole().map_err(|error| self.explained(error))
     }
 
     /// The version of the weights as they are now.
@@ -274,7 +285,7 @@ impl Learner {
             let own = |row: &PolicyRow<'_>| (row.segment.clone(), row.advantages.clone());
             Order::Policy(rows.iter().map(own).collect())
         })?;
-        let sums = self.policy_gradient(rows, loss)?;
+        let sums = self.policy_gradient(rows, loss).map_err(|error| self.explained(error))?;
         Ok((sums, self.update()?))
     }
 
@@ -292,7 +303,8 @@ impl Learner {
             let loss = -logprobs.sum(logprobs.kind()) / tokens as f64;
             mean += loss.double_value(&[]);
             loss
-        })?;
+        })
+        .map_err(|error| self.explained(error))?;
         let mean = sums(self.shards.ranks(), &[mean])?;
         Ok((mean[0], self.update()?))
     }
