@@ -2,7 +2,7 @@
 
 use crate::plugin;
 use crate::stop::Stop;
-use clap::builder::Str;
+use clap::builder::{RangedU64ValueParser, Str};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgMatches, Command, value_parser};
 use molt_core::settings::{
@@ -78,7 +78,7 @@ fn nproc() -> Arg {
     Arg::new(NPROC)
         .long(NPROC)
         .value_name("N")
-        .value_parser(value_parser!(usize))
+        .value_parser(RangedU64ValueParser::<usize>::new().range(1..=1024))
         .default_value("1")
         .help("Ranks to start on this machine, each of which holds a part of the model")
 }

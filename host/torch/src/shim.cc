@@ -1,8 +1,10 @@
 #include "molt-torch/src/shim.h"
 #include "molt-torch/src/ffi.rs.h"
 
+#include <cstdlib>
 #include <stdexcept>
 
+#include <c10/util/Logging.h>
 #include <torch/autograd.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -11,8 +13,15 @@
 static_assert(TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR == 13,
               "the names of the collectives changed after libtorch 2.13: review this file");
 
+C10_DECLARE_int(caffe2_log_level);
+
 namespace molt {
 namespace {
+
+// c10d logs every attempt of a connection with the C++ stack. What fails in the end is an error of ours.
+void quiet() {
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
+}
 
 at::Tensor& tensor(std::size_t address) { return *reinterpret_cast<at::Tensor*>(address); }
 
@@ -52,6 +61,7 @@ rust::Vec<std::size_t> vjp(rust::Slice<const std::size_t> outputs, rust::Slice<c
 }
 
 std::unique_ptr<Store> store(rust::Str host, std::uint16_t port, bool serve, std::uint64_t timeout_ms) {
+  quiet();
   return plain([&] {
     c10d::TCPStoreOptions options;
     options.port = port;

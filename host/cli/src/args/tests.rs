@@ -146,3 +146,17 @@ fn the_other_commands() {
     assert!(matches!(run(&[]), Err(Refusal::Usage(error)) if error.use_stderr()));
     assert!(matches!(run(&["init", "from"]), Err(Refusal::Usage(error)) if error.use_stderr()));
 }
+
+#[test]
+fn several_ranks_have_the_command_without_nproc() {
+    let command = |nproc: &[&str]| {
+        let all =
+            ["molt", "sft", "--model.path", "m"].iter().chain(nproc).chain(&["--data.conversations", "c"]);
+        parse(all.map(OsString::from)).expect("a request")
+    };
+    for nproc in [&["--nproc", "3"][..], &["--nproc=3"], &["--nproc", "2", "--nproc", "3"]] {
+        let Request::Launch { ranks: 3, args } = command(nproc) else { panic!("{:?}", command(nproc)) };
+        assert_eq!(args, ["sft", "--model.path", "m", "--data.conversations", "c"]);
+    }
+    assert!(matches!(command(&["--nproc", "1"]), Request::Sft(_)));
+}
