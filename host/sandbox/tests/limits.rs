@@ -126,6 +126,7 @@ async fn more_instances_than_are_allowed_wait() {
 #[tokio::test]
 async fn a_sample_that_does_not_fit_into_the_memory_costs_only_its_call() {
     let huge = sample(&"x".repeat(64 << 20), None);
-    let failure = hostile(limits()).score(call(1), &huge).await.unwrap_err();
+    // Copying so much may take longer than the other tests allow.
+    let failure = hostile(Limits { cpu_ms: 10_000, ..limits() }).score(call(1), &huge).await.unwrap_err();
     assert_eq!(failure.cause, Cause::Memory { limit_mib: 32 });
 }

@@ -190,14 +190,14 @@ impl Learner {
     ) -> Result<(), TrainError> {
         let Ranks { group, mut orders } = ranks;
         let Order::Begin { total_steps } = orders.receive()? else {
-            return Err(TrainError::Order("the first is not to begin".to_owned()));
+            return Err(TrainError::Order("the first is not the beginning".to_owned()));
         };
         let mut learner = Self::part(decoder, Some(group), optim, total_steps, layout, temperature);
+        let out_of_turn = |what: &str| TrainError::Order(format!("{what} comes out of turn"));
         loop {
             match orders.receive()? {
                 Order::Policy(rows) => {
-                    let loss =
-                        loss.ok_or_else(|| TrainError::Order("there is no policy loss here".to_owned()))?;
+                    let loss = loss.ok_or_else(|| out_of_turn("a step of the policy"))?;
                     let rows: Vec<PolicyRow<'_>> = rows
                         .iter()
                         .map(|(segment, advantages)| PolicyRow { segment, advantages: advantages.clone() })
@@ -209,10 +209,13 @@ impl Learner {
                         rows.iter().map(|(tokens, at)| Row { tokens, targets: at.clone() }).collect();
                     learner.supervised_step(&rows)?;
                 }
+                // Only the leader keeps them; here no more than a unit is whole at a time.
                 Order::Parameters => {
-                    learner.parameters()?;
+                    for unit in learner.network.units() {
+                        learner.shards.gather(unit)?.wait()?;
+                    }
                 }
-                Order::Begin { .. } => return Err(TrainError::Order("to begin again".to_owned())),
+                Order::Begin { .. } => return Err(out_of_turn("the beginning")),
                 Order::End => return Ok(()),
             }
         }
