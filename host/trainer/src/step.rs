@@ -4,14 +4,13 @@ use crate::error::TrainError;
 use crate::loss::PolicyLoss;
 use crate::optim::{AdamW, Update};
 use crate::ranks::{Order, Orders, Ranks};
-use crate::shards::{Gathering, Scattering, Shards, largest, sums};
+use crate::shards::{Shards, largest, sums};
 use molt_core::ids::{Token, WeightVersion};
-use molt_core::microbatch::micro_batches;
 use molt_core::settings::{Fsdp, Optim};
 use molt_core::trajectory::Segment;
-use molt_model::{Config, Decoder, Network, Unit};
-use molt_torch::{Group, vjp};
-use tch::{Device, Kind, Tensor};
+use molt_model::{Config, Decoder, Network};
+use molt_torch::Group;
+use tch::{Kind, Tensor};
 
 /// Logits that are alive at once at most, as a number of elements: 64 MiB in float32, a few times over.
 const MAX_LOGITS: usize = 1 << 24;
@@ -134,23 +133,6 @@ impl Layout {
         let keep_layers = fsdp.keep_layers.unwrap_or(usize::MAX);
         Self { micro_batch_tokens, keep_layers, max_logits: MAX_LOGITS }
     }
-}
-
-/// Rows that go through the model together.
-struct MicroBatch {
-    /// `[B, T]`
-    ids: Tensor,
-    targets: Vec<Target>,
-    /// Of each target, the place in `B·T` of the token before it, and `[n, 1]` its own id.
-    places: Tensor,
-    labels: Tensor,
-}
-
-/// What a layer leaves for the backward pass.
-struct Kept {
-    input: Tensor,
-    /// Its parameters and output, with the graph between.
-    graph: Option<(Vec<Tensor>, Tensor)>,
 }
 
 impl Learner {
@@ -351,168 +333,6 @@ impl Learner {
         })?;
         own.over(self.shards.ranks())
     }
-
-    /// Runs every row through the model and makes the gradient that of the sum of `loss`. `loss` gets targets and
-    /// their log-probabilities, shape `[n]`, each target once over all ranks, and returns a scalar: their share of
-    /// a sum over all targets, however they are split.
-    fn gradient(
-        &self,
-        rows: &[Row<'_>],
-        mut loss: impl FnMut(&[Target], &Tensor) -> Tensor,
-    ) -> Result<(), TrainError> {
-        self.shards.zero_grad();
-        // What follows the last target predicts nothing that is trained.
-        let lengths: Vec<usize> = rows.iter().map(|row| row.targets.last().copied().unwrap_or(0)).collect();
-        let trained: Vec<usize> = (0..rows.len()).filter(|&row| lengths[row] > 0).collect();
-        let of_trained: Vec<usize> = trained.iter().map(|&row| lengths[row]).collect();
-        let batches = micro_batches(&of_trained, self.layout.micro_batch_tokens);
-        let (rank, size) = self.shards.ranks().map_or((0, 1), |ranks| (ranks.rank(), ranks.size()));
-        // Longest first, dealt in turn: at a time, the ranks have micro-batches of about the same size. One that
-        // has none left still gathers and scatters with the others.
-        for round in batches.chunks(size) {
-            let batch = round.get(rank).map(|batch| {
-                let batch: Vec<usize> = batch.iter().map(|&index| trained[index]).collect();
-                MicroBatch::new(rows, &lengths, &batch)
-            });
-            self.pass(batch.as_ref(), &mut loss)?;
-        }
-        Ok(())
-    }
-
-    /// One forward and backward, whose gradient is added to what the shards have.
-    fn pass(
-        &self,
-        batch: Option<&MicroBatch>,
-        loss: &mut impl FnMut(&[Target], &Tensor) -> Tensor,
-    ) -> Result<(), TrainError> {
-        let layers = self.network.config().num_hidden_layers;
-        let is_kept = |layer: usize| layer + self.layout.keep_layers.min(layers) >= layers;
-        let rotation = batch.map(|batch| {
-            let tokens = batch.ids.size()[1];
-            self.network.rotation(&Tensor::arange(tokens, (Kind::Float, Device::Cpu)).unsqueeze(0))
-        });
-        let run = batch.zip(rotation.as_ref());
-
-        let embedding = self.shards.gather(Unit::Embedding)?.wait()?;
-        let mut next = self.shards.gather(Unit::Layer(0))?;
-        let mut x = run.map(|(batch, _)| tch::no_grad(|| self.network.embed(&embedding[0], &batch.ids)));
-        drop(embedding);
-        let mut kept = Vec::with_capacity(layers);
-        for layer in 0..layers {
-            let parameters = next.wait()?;
-            next =
-                self.shards.gather(if layer + 1 < layers { Unit::Layer(layer + 1) } else { Unit::Head })?;
-            let Some((input, (_, rotation))) = x.take().zip(run) else { continue };
-            let graph = if is_kept(layer) {
-                let graph = self.graph(parameters, &input, rotation);
-                x = Some(graph.1.detach());
-                Some(graph)
-            } else {
-                x = Some(tch::no_grad(|| self.network.layer(&parameters, &input, rotation)));
-                None
-            };
-            kept.push(Kept { input, graph });
-        }
-
-        let mut scatters = Scatters { shards: &self.shards, last: None };
-        let mut g = self.head(next, x.zip(batch), &mut scatters, loss)?;
-
-        let again = |layer: Option<usize>| {
-            layer
-                .filter(|&layer| !is_kept(layer))
-                .map(|layer| self.shards.gather(Unit::Layer(layer)))
-                .transpose()
-        };
-        let mut next = again(layers.checked_sub(1))?;
-        for layer in (0..layers).rev() {
-            let gathered = next.take().map(Gathering::wait).transpose()?;
-            next = again(layer.checked_sub(1))?;
-            let gradients = match (kept.pop(), g.take(), run) {
-                (Some(Kept { input, graph }), Some(gradient), Some((_, rotation))) => {
-                    let (parameters, output) = match (graph, gathered) {
-                        (Some(graph), _) => graph,
-                        (None, Some(parameters)) => self.graph(parameters, &input, rotation),
-                        (None, None) => unreachable!("a layer was kept or is gathered again"),
-                    };
-                    let inputs: Vec<&Tensor> = std::iter::once(&input).chain(&parameters).collect();
-                    let mut found = vjp(&[&output], &inputs, &[&gradient])?;
-                    let own = found.split_off(1);
-                    g = found.pop().flatten();
-                    own
-                }
-                _ => Vec::new(),
-            };
-            scatters.start(Unit::Layer(layer), &gradients)?;
-        }
-        let embedding = run.zip(g).map(|((batch, _), gradient)| {
-            let vocabulary = self.network.config().vocab_size as i64;
-            Tensor::embedding_dense_backward(&gradient, &batch.ids, vocabulary, -1, false)
-        });
-        scatters.start(Unit::Embedding, &[embedding])?;
-        scatters.finish()
-    }
-
-    /// A layer's parameters and output, with the graph between; `input` becomes a leaf of it.
-    fn graph(
-        &self,
-        parameters: Vec<Tensor>,
-        input: &Tensor,
-        rotation: &molt_model::Rotation,
-    ) -> (Vec<Tensor>, Tensor) {
-        let _ = input.set_requires_grad(true);
-        let parameters: Vec<Tensor> = parameters.iter().map(leaf).collect();
-        let output = self.network.layer(&parameters, input, rotation);
-        (parameters, output)
-    }
-
-    /// Last norm, logits and loss of the hidden states `[B, T, d]`. Gives back the gradient by them.
-    ///
-    /// The head is differentiated chunk by chunk, so that only one chunk of logits is alive.
-    fn head<'s>(
-        &'s self,
-        unit: Gathering<'s>,
-        batch: Option<(Tensor, &MicroBatch)>,
-        scatters: &mut Scatters<'s>,
-        loss: &mut impl FnMut(&[Target], &Tensor) -> Tensor,
-    ) -> Result<Option<Tensor>, TrainError> {
-        let is_tied = self.network.config().tie_word_embeddings;
-        let mut parameters = unit.wait()?;
-        if is_tied {
-            parameters.extend(self.shards.gather(Unit::Embedding)?.wait()?);
-        }
-        let (mut gradients, mut gradient) = (vec![None, None], None);
-        if let Some((hidden, batch)) = batch {
-            let [norm, head] = [leaf(&parameters[0]), leaf(&parameters[1])];
-            let flat = hidden.flatten(0, 1);
-            let rows = flat.index_select(0, &batch.places);
-            let chunk = (self.layout.max_logits / self.network.config().vocab_size).max(1);
-            let mut parts = Vec::new();
-            for start in (0..batch.targets.len()).step_by(chunk) {
-                let count = chunk.min(batch.targets.len() - start);
-                let part = |t: &Tensor| t.narrow(0, start as i64, count as i64);
-                let input = leaf(&part(&rows));
-                let logits = self.network.logits(&head, &self.network.norm(&norm, &input)) / self.temperature;
-                let logprobs =
-                    logits.log_softmax(-1, None).gather(1, &part(&batch.labels), false).squeeze_dim(1);
-                let value = loss(&batch.targets[start..start + count], &logprobs);
-                let found = vjp(&[&value], &[&input, &norm, &head], &[&value.ones_like()])?;
-                let mut found = found.into_iter();
-                parts.push(found.next().flatten().unwrap_or_else(|| input.zeros_like()));
-                for (sum, found) in gradients.iter_mut().zip(found) {
-                    add(sum, found);
-                }
-            }
-            let g = flat.zeros_like().index_copy(0, &batch.places, &Tensor::cat(&parts, 0));
-            gradient = Some(g.view(hidden.size().as_slice()));
-        }
-        drop(parameters);
-        let head = if is_tied { gradients.pop().flatten() } else { None };
-        scatters.start(Unit::Head, &gradients)?;
-        if is_tied {
-            scatters.start(Unit::Embedding, &[head])?;
-        }
-        Ok(gradient)
-    }
 }
 
 impl Drop for Learner {
@@ -522,67 +342,7 @@ impl Drop for Learner {
     }
 }
 
-impl MicroBatch {
-    /// The rows of `batch`, the longest of which is first, padded on the right to its length.
-    fn new(rows: &[Row<'_>], lengths: &[usize], batch: &[usize]) -> Self {
-        let width = lengths[batch[0]];
-        let mut ids = vec![0_i64; batch.len() * width];
-        let (mut targets, mut places, mut labels) = (Vec::new(), Vec::new(), Vec::new());
-        for (line, &row) in batch.iter().enumerate() {
-            let tokens = rows[row].tokens;
-            for (id, &token) in ids[line * width..].iter_mut().zip(&tokens[..lengths[row]]) {
-                *id = i64::from(token);
-            }
-            for (nth, &position) in rows[row].targets.iter().enumerate() {
-                targets.push(Target { row, nth });
-                places.push((line * width + position - 1) as i64);
-                labels.push(i64::from(tokens[position]));
-            }
-        }
-        Self {
-            ids: Tensor::from_slice(&ids).view([batch.len() as i64, width as i64]),
-            targets,
-            places: Tensor::from_slice(&places),
-            labels: Tensor::from_slice(&labels).unsqueeze(1),
-        }
-    }
-}
-
-/// The scatters of a pass, of which one goes on while the next gradient is computed.
-struct Scatters<'s> {
-    shards: &'s Shards,
-    last: Option<Scattering<'s>>,
-}
-
-impl Scatters<'_> {
-    fn start(&mut self, unit: Unit, gradients: &[Option<Tensor>]) -> Result<(), TrainError> {
-        let next = self.shards.scatter(unit, gradients)?;
-        self.last.take().map_or(Ok(()), Scattering::wait)?;
-        self.last = next;
-        Ok(())
-    }
-
-    fn finish(self) -> Result<(), TrainError> {
-        self.last.map_or(Ok(()), Scattering::wait)
-    }
-}
-
-/// The same values as a leaf of a new graph.
-fn leaf(tensor: &Tensor) -> Tensor {
-    tensor.detach().set_requires_grad(true)
-}
-
-/// Adds what there is.
-fn add(sum: &mut Option<Tensor>, value: Option<Tensor>) {
-    match (sum.as_mut(), value) {
-        (Some(sum), Some(value)) => {
-            let _ = sum.g_add_(&value);
-        }
-        (None, Some(value)) => *sum = Some(value),
-        (_, None) => {}
-    }
-}
-
+mod pass;
 #[cfg(test)]
 mod ranks;
 #[cfg(test)]

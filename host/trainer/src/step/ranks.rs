@@ -4,6 +4,7 @@ use super::tests::{
     LOSS, alone, decoder, gradient, layout, of_kind, optim, relative_difference, rows, segment,
 };
 use super::*;
+use molt_model::Unit;
 use molt_torch::Store;
 use proptest::prelude::*;
 use std::time::Duration;
