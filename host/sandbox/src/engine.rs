@@ -1,5 +1,5 @@
-//! The engines that plugins run on: one that nearly all share, and others for limits that change how code is
-//! compiled.
+//! The engines that plugins run on: one that nearly all share, one for estimators, and others for limits that change
+//! how code is compiled.
 
 use molt_core::settings::Limits;
 use std::collections::HashMap;
@@ -13,6 +13,7 @@ use wasmtime::{
 };
 
 use crate::error::LoadError;
+use crate::info::Kind;
 use crate::limit::{CORE_INSTANCES, MEMORIES, TABLES};
 use crate::plugin::Data;
 use crate::wasi;
@@ -31,9 +32,10 @@ const TABLES_EACH: u32 = 4;
 const HOST_STACK_KIB: usize = 1536;
 
 /// What is kept of a table and of a stack for the next instance that takes the place, in bytes: clearing that much
-/// is cheaper than having it mapped anew. Of memories nothing is kept, whose size would add up.
+/// is cheaper than having it mapped anew. Memories are kept for estimators alone: theirs are large and few.
 const KEPT_TABLE: usize = 4 << 10;
 const KEPT_STACK: usize = 16 << 10;
+const KEPT_ESTIMATE: usize = 32 << 20;
 
 /// The limits that an engine is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -42,11 +44,14 @@ struct Shape {
     stack_kib: usize,
     /// Whether its tables fit into the pool of the shared engine.
     small_tables: bool,
+    /// Whether estimators run on it.
+    estimates: bool,
 }
 
 impl Shape {
-    fn of(limits: &Limits) -> Self {
+    fn of(limits: &Limits, kind: Kind) -> Self {
         Self {
+            estimates: kind == Kind::Estimator,
             fuel: limits.fuel.is_some(),
             stack_kib: limits.stack_kib,
             small_tables: limits.table_elements <= TABLE_ELEMENTS,
@@ -64,23 +69,24 @@ pub(crate) struct Runtime {
 /// The engines of one sandbox. Those for unusual limits are made when a plugin first needs them.
 pub(crate) struct Engines {
     cache: Option<Cache>,
-    /// Instances that may be alive at a time.
-    instances: u32,
+    /// Instances that may be alive at a time, of estimators and of all other kinds.
+    estimates: u32,
+    others: u32,
     started: Mutex<HashMap<Shape, Runtime>>,
 }
 
 impl Engines {
-    /// Starts the shared engine, with room for `instances`.
-    pub(crate) fn new(cache_dir: Option<&Path>, instances: u32) -> Result<Self, LoadError> {
+    /// Starts the shared engine, with room for `others`; that of estimators will have room for `estimates`.
+    pub(crate) fn new(cache_dir: Option<&Path>, estimates: u32, others: u32) -> Result<Self, LoadError> {
         let cache = cache_dir.map(open_cache).transpose()?;
-        let engines = Self { cache, instances, started: Mutex::default() };
-        engines.of(&Limits::default())?;
+        let engines = Self { cache, estimates, others, started: Mutex::default() };
+        engines.of(&Limits::default(), Kind::Reward)?;
         Ok(engines)
     }
 
-    /// The engine for plugins with these limits.
-    pub(crate) fn of(&self, limits: &Limits) -> Result<Runtime, LoadError> {
-        let shape = Shape::of(limits);
+    /// The engine for plugins of a kind with these limits.
+    pub(crate) fn of(&self, limits: &Limits, kind: Kind) -> Result<Runtime, LoadError> {
+        let shape = Shape::of(limits, kind);
         let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(runtime) = started.get(&shape) {
             return Ok(runtime.clone());
@@ -95,19 +101,25 @@ impl Engines {
     fn start(&self, shape: Shape) -> Result<Engine, LoadError> {
         let stack = shape.stack_kib.saturating_mul(1024);
         let mut config = Config::new();
+        // Which NaN an operation gives is the processor's, and an episode must replay anywhere. What an estimator
+        // returns is finite, and making its NaNs alike takes as long as all else that it does.
         config
             .cache(self.cache.clone())
             .epoch_interruption(true)
             .consume_fuel(shape.fuel)
             .max_wasm_stack(stack)
             .async_stack_size(stack.saturating_add(HOST_STACK_KIB << 10))
-            .cranelift_nan_canonicalization(true)
+            .cranelift_nan_canonicalization(!shape.estimates)
             .relaxed_simd_deterministic(true)
             .wasm_backtrace_details(WasmBacktraceDetails::Enable);
-        if shape != Shape::of(&Limits::default()) {
+        if (Shape { estimates: false, ..shape }) != Shape::of(&Limits::default(), Kind::Reward) {
             return Engine::new(&config).map_err(failed);
         }
-        config.allocation_strategy(pool(self.instances));
+        let mut pool = pool(if shape.estimates { self.estimates } else { self.others });
+        if shape.estimates {
+            pool.linear_memory_keep_resident(KEPT_ESTIMATE);
+        }
+        config.allocation_strategy(pool);
         Engine::new(&config).or_else(|error| {
             // A process whose address space is limited cannot reserve the pool. Then instances are made one by
             // one, and their memories are moved when they grow.
@@ -210,16 +222,18 @@ mod tests {
 
     #[test]
     fn limits_that_change_how_code_is_compiled_have_engines_of_their_own() {
-        let engines = Engines::new(None, 4).expect("the runtime starts");
+        let engines = Engines::new(None, 4, 4).expect("the runtime starts");
         let limits =
             |fuel, stack_kib, table_elements| Limits { fuel, stack_kib, table_elements, ..Limits::default() };
         let usual = Limits::default();
-        let engine = |limits: &Limits| engines.of(limits).expect("an engine").engine;
+        let engine = |limits: &Limits| engines.of(limits, Kind::Reward).expect("an engine").engine;
         let same = |one: &Limits, other: &Limits| Engine::same(&engine(one), &engine(other));
         assert!(same(&usual, &Limits { memory_mib: 1, cpu_ms: 1, ..usual }));
         assert!(!same(&usual, &limits(Some(9), usual.stack_kib, 1)));
         assert!(same(&limits(Some(8), 64, 1), &limits(Some(9), 64, 1)));
         assert!(!same(&usual, &limits(None, 64, 1)));
         assert!(!same(&usual, &limits(None, usual.stack_kib, TABLE_ELEMENTS + 1)));
+        let estimates = engines.of(&usual, Kind::Estimator).expect("an engine").engine;
+        assert!(!Engine::same(&engine(&usual), &estimates));
     }
 }

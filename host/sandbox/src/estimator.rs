@@ -120,7 +120,7 @@ impl EstimatorBatch {
             let rollout = rollout as usize;
             let turns = self.turn_offsets[rollout + 1] - self.turn_offsets[rollout];
             let tokens = &self.turns[ends[0] as usize..ends[1] as usize];
-            if let Some(turn) = tokens.iter().find(|&&turn| turn >= turns) {
+            if let Some(turn) = tokens.iter().copied().max().filter(|&turn| turn >= turns) {
                 return Err(format!("an action token is of turn {turn}, and rollout {rollout} has {turns}"));
             }
         }
@@ -277,7 +277,10 @@ impl Estimator {
                 returns: batch.broadcast("the returns", estimates.returns)?,
             })
         });
-        estimate.map_err(|cause| self.plugin.failure(None, cause, Some(store.data())))
+        let estimate = estimate.map_err(|cause| self.plugin.failure(None, cause, Some(store.data())));
+        // Clearing tens of megabytes for the next instance is nothing that the trainer need wait for.
+        tokio::task::spawn_blocking(move || drop(store));
+        estimate
     }
 }
 

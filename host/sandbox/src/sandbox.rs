@@ -67,8 +67,8 @@ impl Sandbox {
     /// # Errors
     /// The cache directory cannot be made or the runtime cannot start.
     pub fn new(cache_dir: Option<&Path>) -> Result<Self, LoadError> {
-        let instances = EPISODES + REWARDS + ESTIMATES + SESSIONS + SPARE;
-        let engines = Arc::new(Engines::new(cache_dir, instances)?);
+        let others = EPISODES + REWARDS + SESSIONS + SPARE;
+        let engines = Arc::new(Engines::new(cache_dir, ESTIMATES + SPARE, others)?);
         let slots = |count: u32| Arc::new(Semaphore::new(count as usize));
         Ok(Self {
             engines,
@@ -185,7 +185,7 @@ impl Sandbox {
             reason: quote::beginning(&format!("{error:#}")),
         };
         let limits = access.limits;
-        let runtime = self.engines.of(&limits)?;
+        let runtime = self.engines.of(&limits, wanted)?;
         let bytes = match &self.source_lines {
             Some(digest) if **digest == *info.digest => bytes,
             _ => strip::debug_information(bytes).map_err(|error| link(error.into()))?,
@@ -267,7 +267,7 @@ mod tests {
     async fn who_has_a_slot_has_room_in_the_pool() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let sandbox = Sandbox {
-            engines: Arc::new(Engines::new(None, 8).expect("the runtime starts")),
+            engines: Arc::new(Engines::new(None, 8, 8).expect("the runtime starts")),
             rewards: Arc::new(Semaphore::new(8)),
             ..Sandbox::new(None).expect("the runtime starts")
         };
