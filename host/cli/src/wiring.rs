@@ -209,7 +209,7 @@ pub(crate) fn draw(run_dir: &Path, panels: &[(&str, &[(&str, &str)])]) -> Result
 }
 
 /// Counts by name, for a line of a summary.
-pub(crate) fn counts<N: std::fmt::Display>(counts: &BTreeMap<&str, N>) -> String {
+pub(crate) fn counts<N: std::fmt::Display>(counts: &BTreeMap<String, N>) -> String {
     if counts.is_empty() {
         return "none".into();
     }
