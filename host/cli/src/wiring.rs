@@ -94,7 +94,11 @@ impl Model {
     /// The family and the number of parameters, for people.
     pub(crate) fn describe(&self, decoder: &Decoder) -> String {
         let parameters: usize = decoder.parameters().iter().map(|(_, tensor)| tensor.numel()).sum();
-        let family = if self.config.qk_norm { "qwen3" } else { "llama" };
+        let family = match (&self.config.experts, self.config.qk_norm) {
+            (Some(_), _) => "qwen3_moe",
+            (None, true) => "qwen3",
+            (None, false) => "llama",
+        };
         format!("{}, {family}, {} parameters", self.path.display(), crate::present::quantity(parameters))
     }
 }
