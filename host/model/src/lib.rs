@@ -18,6 +18,7 @@ pub mod tokenizer;
 
 pub use cache::KvCache;
 pub use chat::Chat;
+pub use checkpoint::{TensorFile, write_tensors};
 pub use config::{Config, RopeScaling};
 pub use decoder::{Decoder, save};
 pub use error::ModelError;
