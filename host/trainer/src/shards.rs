@@ -150,20 +150,24 @@ impl Shard {
     /// Whole gradients as `[ranks * P]`: for every rank what it holds.
     fn pack(&self, gradients: &[Option<Tensor>], size: i64) -> Tensor {
         let kind = (self.values.kind(), self.values.device());
-        let padded: Vec<Tensor> = self
-            .pieces
-            .iter()
-            .enumerate()
-            .map(|(index, piece)| match gradients.get(index).and_then(Option::as_ref) {
-                Some(gradient) => {
-                    let flat = gradient.flatten(0, -1);
-                    let padding = size * piece.length - flat.size()[0];
-                    flat.constant_pad_nd([0, padding]).view([size, piece.length])
-                }
-                None => Tensor::zeros([size, piece.length], kind),
-            })
-            .collect();
-        Tensor::cat(&padded, 1).flatten(0, 1)
+        let packed = Tensor::empty([size, self.values.size()[0]], kind);
+        for (index, piece) in self.pieces.iter().enumerate() {
+            let mut part = packed.narrow(1, piece.start, piece.length);
+            let Some(gradient) = gradients.get(index).and_then(Option::as_ref) else {
+                let _ = part.zero_();
+                continue;
+            };
+            // The first ranks hold as many rows as there is room for, one perhaps fewer, the others none.
+            let flat = gradient.flatten(0, -1);
+            let full = flat.size()[0] / piece.length;
+            let (rows, rest) = (full * piece.length, flat.size()[0] % piece.length);
+            part.narrow(0, 0, full).copy_(&flat.narrow(0, 0, rows).view([full, piece.length]));
+            if full < size {
+                let _ = part.narrow(0, full, size - full).zero_();
+                part.get(full).narrow(0, 0, rest).copy_(&flat.narrow(0, rows, rest));
+            }
+        }
+        packed.flatten(0, 1)
     }
 }
 
