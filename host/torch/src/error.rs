@@ -6,6 +6,9 @@ pub enum TorchError {
     #[error("the gradient could not be computed: {0}")]
     Gradient(String),
 
+    #[error("the optimiser's step failed: {0}")]
+    Step(String),
+
     #[error("no connection to the ranks' store at {address}: {reason}")]
     Store { address: String, reason: String },
 

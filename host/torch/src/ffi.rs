@@ -4,6 +4,18 @@
 
 #[cxx::bridge(namespace = "molt")]
 pub(crate) mod shim {
+    /// The numbers of one step of AdamW.
+    struct AdamW {
+        step: f64,
+        lr: f64,
+        beta1: f64,
+        beta2: f64,
+        eps: f64,
+        weight_decay: f64,
+        /// What the gradients are divided by, in place; 1 leaves them alone.
+        divisor: f64,
+    }
+
     unsafe extern "C++" {
         include!("molt-torch/src/shim.h");
 
@@ -14,6 +26,16 @@ pub(crate) mod shim {
         /// # Safety
         /// Addresses are of live tensors.
         unsafe fn vjp(outputs: &[usize], inputs: &[usize], gradients: &[usize]) -> Result<Vec<usize>>;
+
+        /// # Safety
+        /// Addresses are of live tensors: as many of each, of the same kinds and sizes, contiguous.
+        unsafe fn adamw(
+            numbers: &AdamW,
+            values: &[usize],
+            gradients: &[usize],
+            first: &[usize],
+            second: &[usize],
+        ) -> Result<()>;
 
         fn store(host: &str, port: u16, serve: bool, timeout_ms: u64) -> Result<UniquePtr<Store>>;
         fn store_port(store: &Store) -> u16;

@@ -1,12 +1,14 @@
-//! What Molt needs of libtorch and `tch` lacks: vector–Jacobian products and collectives. The one crate with
-//! unsafe code.
+//! What Molt needs of libtorch and `tch` lacks: vector–Jacobian products, collectives and a fused AdamW. The one
+//! crate with unsafe code.
 
+mod adamw;
 mod error;
 mod ffi;
 mod group;
 mod store;
 mod vjp;
 
+pub use adamw::{AdamW, Moments};
 pub use error::TorchError;
 pub use group::{Group, Pending, Reduce, Traffic};
 pub use store::Store;

@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <c10/util/Logging.h>
 #include <torch/autograd.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -57,6 +59,20 @@ rust::Vec<std::size_t> vjp(rust::Slice<const std::size_t> outputs, rust::Slice<c
     for (auto& gradient : found)
       all.push_back(gradient.defined() ? reinterpret_cast<std::size_t>(new at::Tensor(std::move(gradient))) : 0);
     return all;
+  });
+}
+
+void adamw(const AdamW& numbers, rust::Slice<const std::size_t> values, rust::Slice<const std::size_t> gradients,
+           rust::Slice<const std::size_t> first, rust::Slice<const std::size_t> second) {
+  if (values.empty()) return;
+  plain([&] {
+    auto options = tensor(values[0]).options().dtype(at::kFloat);
+    std::vector<at::Tensor> steps(values.size(), at::scalar_tensor(numbers.step, options));
+    std::optional<at::Tensor> divisor;
+    if (numbers.divisor != 1.0) divisor = at::scalar_tensor(numbers.divisor, options);
+    at::_fused_adamw_(tensors(values), tensors(gradients), tensors(first), tensors(second), {}, steps, numbers.lr,
+                      numbers.beta1, numbers.beta2, numbers.weight_decay, numbers.eps, /*amsgrad=*/false,
+                      /*maximize=*/false, divisor);
   });
 }
 

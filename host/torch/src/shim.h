@@ -14,6 +14,8 @@
 
 namespace molt {
 
+struct AdamW;
+
 struct Store {
   c10::intrusive_ptr<c10d::Store> store;
   std::uint16_t port;
@@ -29,6 +31,9 @@ struct Work {
 
 rust::Vec<std::size_t> vjp(rust::Slice<const std::size_t> outputs, rust::Slice<const std::size_t> inputs,
                            rust::Slice<const std::size_t> gradients);
+
+void adamw(const AdamW& numbers, rust::Slice<const std::size_t> values, rust::Slice<const std::size_t> gradients,
+           rust::Slice<const std::size_t> first, rust::Slice<const std::size_t> second);
 
 std::unique_ptr<Store> store(rust::Str host, std::uint16_t port, bool serve, std::uint64_t timeout_ms);
 std::uint16_t store_port(const Store& store);

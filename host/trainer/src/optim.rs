@@ -1,15 +1,20 @@
 //! AdamW with clipping by the global norm.
 
 use crate::error::TrainError;
+use crate::shards::sums;
 use molt_core::schedule::learning_rate;
 use molt_core::settings::Optim;
+use molt_torch::{AdamW, Group, Moments};
 use tch::{Kind, Tensor};
+
+/// Elements of a gradient whose squares are summed in its own precision; such sums are added up in float64.
+const BLOCK: i64 = 4096;
 
 /// Adam with decoupled weight decay (Loshchilov, Hutter 2019, algorithm 2) over a set of parameters.
 ///
 /// The decay is on matrices only: a norm's scale or a bias has no reason to be near 0.
 #[derive(Debug)]
-pub struct AdamW {
+pub struct Optimiser {
     settings: Optim,
     total_steps: u64,
     step: u64,
@@ -43,7 +48,7 @@ pub struct Update {
     pub learning_rate: f64,
 }
 
-impl AdamW {
+impl Optimiser {
     /// `total_steps` is where the schedule ends.
     pub fn new(parameters: Vec<Parameter>, settings: &Optim, total_steps: u64) -> Self {
         let slots = parameters
@@ -62,62 +67,90 @@ impl AdamW {
         self.step
     }
 
-    /// Clips the gradients to `max_grad_norm` and moves the parameters. `total` makes the sum of the squares of
-    /// what this rank holds that of the whole gradient.
+    /// What is remembered between updates, by name: `NAME.exp_avg` and `NAME.exp_avg_sq` of a parameter, of the
+    /// rows that this rank holds. The tensors are the optimiser's own: it goes on from what is written to them, and
+    /// to [`Optimiser::set_steps`].
+    pub fn state(&self) -> Vec<(String, Tensor)> {
+        let of = |Slot { parameter, first, second }: &Slot| {
+            let named =
+                |what: &str, tensor: &Tensor| (format!("{}.{what}", parameter.name), tensor.shallow_clone());
+            [named("exp_avg", first), named("exp_avg_sq", second)]
+        };
+        self.slots.iter().flat_map(of).collect()
+    }
+
+    /// Goes on as after so many updates.
+    pub fn set_steps(&mut self, steps: u64) {
+        self.step = steps;
+    }
+
+    /// Clips the gradients to `max_grad_norm` and moves the parameters. Every one of `ranks` calls it, with what it
+    /// holds; the norm is that of the whole gradient.
     ///
     /// # Errors
-    /// [`TrainError::GradientNotFinite`] if the gradient holds a NaN or an infinity; nothing is changed then.
-    pub fn update(
-        &mut self,
-        total: impl FnOnce(f64) -> Result<f64, TrainError>,
-    ) -> Result<Update, TrainError> {
+    /// [`TrainError::GradientNotFinite`] if the gradient holds a NaN or an infinity, or if a rank is lost; nothing
+    /// is changed then.
+    pub fn update(&mut self, ranks: Option<&Group>) -> Result<Update, TrainError> {
         tch::no_grad(|| {
-            let grad_norm = self.grad_norm(total)?;
-            self.step += 1;
-            let learning_rate = learning_rate(&self.settings, self.step, self.total_steps);
-            let bound = self.settings.max_grad_norm;
-            let scale = if bound > 0.0 && grad_norm > bound { bound / grad_norm } else { 1.0 };
-            let Optim { beta1, beta2, eps, weight_decay, .. } = self.settings;
-            let power = i32::try_from(self.step).unwrap_or(i32::MAX);
-            let (bias1, bias2) = (1.0 - beta1.powi(power), 1.0 - beta2.powi(power));
-            for Slot { parameter: Parameter { value, gradient, is_matrix, .. }, first, second } in
-                &mut self.slots
-            {
-                let gradient = &*gradient * scale;
-                let _ = first.lerp_(&gradient, 1.0 - beta1);
-                let _ = second.g_mul_scalar_(beta2).g_add_(&(gradient.square() * (1.0 - beta2)));
-                if *is_matrix {
-                    let _ = value.g_mul_scalar_(1.0 - learning_rate * weight_decay);
-                }
-                let denominator = second.sqrt() / bias2.sqrt() + eps;
-                let _ = value.g_sub_(&(&*first / denominator * (learning_rate / bias1)));
+            let grad_norm = self.grad_norm(ranks)?;
+            let step = self.step + 1;
+            let learning_rate = learning_rate(&self.settings, step, self.total_steps);
+            let Optim { beta1, beta2, eps, weight_decay, max_grad_norm: bound, .. } = self.settings;
+            let divisor = if bound > 0.0 && grad_norm > bound { grad_norm / bound } else { 1.0 };
+            for (decays, weight_decay) in [(true, weight_decay), (false, 0.0)] {
+                let numbers = AdamW { step, lr: learning_rate, beta1, beta2, eps, weight_decay, divisor };
+                let slots = self.slots.iter().filter(|slot| slot.parameter.is_matrix == decays);
+                numbers.update(&slots.map(Slot::moments).collect::<Vec<_>>())?;
             }
+            self.step = step;
             Ok(Update { grad_norm, learning_rate })
         })
     }
 
-    fn grad_norm(&self, total: impl FnOnce(f64) -> Result<f64, TrainError>) -> Result<f64, TrainError> {
-        let (mut squares, mut broken) = (0.0, None);
+    fn grad_norm(&self, ranks: Option<&Group>) -> Result<f64, TrainError> {
+        let (mut own, mut broken) = (0.0, None);
         for Slot { parameter: Parameter { name, gradient, .. }, .. } in &self.slots {
-            let square = gradient.square().sum(Kind::Double).double_value(&[]);
+            let square = squares(gradient);
             if !square.is_finite() {
                 broken = broken.or(Some(name));
             }
-            squares += square;
+            own += square;
         }
         // Every rank takes part in the sum, also one that found a number that is none.
-        let squares = total(squares)?;
-        if squares.is_finite() {
-            return Ok(squares.sqrt());
+        let all = sums(ranks, &[own])?[0];
+        if all.is_finite() {
+            return Ok(all.sqrt());
         }
         let parameter = broken.map_or_else(|| "a parameter on another rank".to_owned(), String::clone);
         Err(TrainError::GradientNotFinite { step: self.step + 1, parameter })
     }
 }
 
+impl Slot {
+    fn moments(&self) -> Moments<'_> {
+        let Self { parameter: Parameter { value, gradient, .. }, first, second } = self;
+        Moments { value, gradient, first, second }
+    }
+}
+
+/// The sum of the squares of all elements, with no copy of them.
+fn squares(tensor: &Tensor) -> f64 {
+    let flat = tensor.view([-1]);
+    let elements = flat.size()[0];
+    let whole = elements - elements % BLOCK;
+    let blocks = flat.narrow(0, 0, whole).view([-1, BLOCK]);
+    let rest = flat.narrow(0, whole, elements - whole).unsqueeze(0);
+    let of = |rows: &Tensor| {
+        let norms = rows.norm_scalaropt_dim(2.0, 1, false);
+        norms.to_kind(Kind::Double).square().sum(Kind::Double).double_value(&[])
+    };
+    of(&blocks) + of(&rest)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::step::ranks::ranks;
     use serde_json::Value;
 
     fn tensor(values: &[f64]) -> Tensor {
@@ -128,12 +161,6 @@ mod tests {
         let value = tensor(values).reshape(shape);
         let gradient = value.zeros_like();
         Parameter { name: name.to_owned(), value, gradient, is_matrix: shape.len() >= 2 }
-    }
-
-    /// The sum of a process that trains alone.
-    #[allow(clippy::unnecessary_wraps, reason = "the type of a sum over ranks")]
-    fn alone(squares: f64) -> Result<f64, TrainError> {
-        Ok(squares)
     }
 
     fn numbers(value: &Value) -> Vec<f64> {
@@ -162,12 +189,12 @@ mod tests {
             ];
             let handle = |p: &Parameter| (p.value.shallow_clone(), p.gradient.shallow_clone());
             let mut handles: Vec<_> = parameters.iter().map(handle).collect();
-            let mut optimiser = AdamW::new(parameters, &settings, 10);
+            let mut optimiser = Optimiser::new(parameters, &settings, 10);
             for step in case["steps"].as_array().expect("steps") {
                 for ((value, gradient), key) in handles.iter_mut().zip(["matrix_grad", "vector_grad"]) {
                     gradient.copy_(&tensor(&numbers(&step[key])).reshape(value.size()));
                 }
-                let update = optimiser.update(alone).expect("a finite gradient");
+                let update = optimiser.update(None).expect("a finite gradient");
                 assert!((update.grad_norm - step["grad_norm"].as_f64().expect("a norm")).abs() < 1e-5);
                 for ((value, _), key) in handles.iter().zip(["matrix", "vector"]) {
                     let got = Vec::<f32>::try_from(value.flatten(0, -1)).expect("a vector");
@@ -187,8 +214,8 @@ mod tests {
             gradient: tensor(&[gradient]),
             ..parameter(name, &[0.0], &[1])
         });
-        let mut optimiser = AdamW::new(parameters.into(), &Optim::default(), 1);
-        assert_eq!(optimiser.update(alone).expect("finite").grad_norm, 5.0);
+        let mut optimiser = Optimiser::new(parameters.into(), &Optim::default(), 1);
+        assert_eq!(optimiser.update(None).expect("finite").grad_norm, 5.0);
         assert!((optimiser.slots[0].first.double_value(&[0]) - 0.06).abs() < 1e-7);
     }
 
@@ -197,8 +224,8 @@ mod tests {
         let gradient = tensor(&[f64::NAN, 1.0]);
         let p = Parameter { gradient, ..parameter("w", &[1.0, 2.0], &[2]) };
         let value = p.value.shallow_clone();
-        let mut optimiser = AdamW::new(vec![p], &Optim::default(), 1);
-        let error = optimiser.update(alone).expect_err("a NaN");
+        let mut optimiser = Optimiser::new(vec![p], &Optim::default(), 1);
+        let error = optimiser.update(None).expect_err("a NaN");
         assert!(matches!(&error, TrainError::GradientNotFinite { step: 1, parameter } if parameter == "w"));
         assert_eq!(Vec::<f32>::try_from(value).expect("a vector"), [1.0, 2.0]);
         assert_eq!(optimiser.steps(), 0);
@@ -206,11 +233,65 @@ mod tests {
 
     #[test]
     fn the_norm_is_that_of_all_ranks() {
-        let p = Parameter { gradient: tensor(&[3.0]), ..parameter("w", &[0.0], &[1]) };
-        let mut optimiser = AdamW::new(vec![p], &Optim::default(), 1);
-        let update = optimiser.update(|own| Ok(own + 16.0)).expect("finite");
-        assert_eq!(update.grad_norm, 5.0);
-        let error = optimiser.update(|_| Ok(f64::NAN)).expect_err("a NaN elsewhere").to_string();
-        assert!(error.contains("a parameter on another rank"), "{error}");
+        let of = |gradient: f64| {
+            let p = Parameter { gradient: tensor(&[gradient]), ..parameter("w", &[0.0], &[1]) };
+            Optimiser::new(vec![p], &Optim::default(), 1)
+        };
+        let found = ranks(2, |group| {
+            let mine = |of_each: [f64; 2]| of(of_each[group.rank()]).update(Some(&group));
+            (
+                mine([3.0, 4.0]).expect("finite").grad_norm,
+                mine([3.0, f64::NAN]).expect_err("a NaN").to_string(),
+            )
+        });
+        assert!(found.iter().all(|(norm, _)| *norm == 5.0));
+        assert!(found[0].1.contains("a parameter on another rank"), "{}", found[0].1);
+        assert!(found[1].1.contains("of w at"), "{}", found[1].1);
+    }
+
+    /// Sums of squares of integers are exact, in any order; 10000 elements are two blocks and a rest.
+    #[test]
+    fn squares_are_summed_in_blocks() {
+        for elements in [0, 1, 4096, 10_000] {
+            let tensor = Tensor::arange(elements, (Kind::Float, tch::Device::Cpu)).remainder(3);
+            let expected: i64 = (0..elements).map(|n| (n % 3) * (n % 3)).sum();
+            let relative = (squares(&tensor) - expected as f64).abs() / expected.max(1) as f64;
+            assert!(relative < 1e-6, "{elements}: {relative:e}");
+        }
+    }
+
+    #[test]
+    fn another_optimiser_goes_on_from_the_state() {
+        let settings = Optim { weight_decay: 0.1, ..Optim::default() };
+        let new = || {
+            let all = vec![parameter("a", &[1.0, -2.0], &[1, 2]), parameter("b", &[3.0], &[1])];
+            let handles: Vec<_> =
+                all.iter().map(|p| (p.value.shallow_clone(), p.gradient.shallow_clone())).collect();
+            (Optimiser::new(all, &settings, 10), handles)
+        };
+        let step = |(optimiser, handles): &mut (Optimiser, Vec<(Tensor, Tensor)>), scale: f64| {
+            for (value, gradient) in handles.iter_mut() {
+                gradient.copy_(&(value.sin() * scale));
+            }
+            optimiser.update(None).expect("a step");
+        };
+        let mut first = new();
+        step(&mut first, 0.3);
+        step(&mut first, -0.2);
+        let mut second = new();
+        for ((to, _), (from, _)) in second.1.iter_mut().zip(&first.1) {
+            to.copy_(from);
+        }
+        let names: Vec<String> = first.0.state().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["a.exp_avg", "a.exp_avg_sq", "b.exp_avg", "b.exp_avg_sq"]);
+        for ((_, mut to), (_, from)) in second.0.state().into_iter().zip(first.0.state()) {
+            to.copy_(&from);
+        }
+        second.0.set_steps(first.0.steps());
+        step(&mut first, 0.5);
+        step(&mut second, 0.5);
+        for ((a, _), (b, _)) in first.1.iter().zip(&second.1) {
+            assert_eq!(a, b);
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::error::TrainError;
 use crate::loss::PolicyLoss;
-use crate::optim::{AdamW, Update};
+use crate::optim::{Optimiser, Update};
 use crate::ranks::{Order, Orders, Ranks};
 use crate::shards::{Shards, largest, sums};
 use molt_core::ids::{Token, WeightVersion};
@@ -108,7 +108,7 @@ fn larger(a: f64, b: f64) -> f64 {
 pub struct Learner {
     network: Network,
     shards: Shards,
-    optimiser: AdamW,
+    optimiser: Optimiser,
     layout: Layout,
     temperature: f64,
     /// What the leader sends its orders by.
@@ -214,7 +214,7 @@ impl Learner {
     ) -> Self {
         let (network, parameters) = decoder.into_parts();
         let shards = Shards::new(&network, parameters, group);
-        let optimiser = AdamW::new(shards.parameters(&network), optim, total_steps);
+        let optimiser = Optimiser::new(shards.parameters(&network), optim, total_steps);
         Self { network, shards, optimiser, layout, temperature, orders: None }
     }
 
@@ -295,8 +295,7 @@ impl Learner {
     }
 
     fn update(&mut self) -> Result<Update, TrainError> {
-        let ranks = self.shards.ranks();
-        self.optimiser.update(|squares| Ok(sums(ranks, &[squares])?[0]))
+        self.optimiser.update(self.shards.ranks())
     }
 
     /// The gradient of the policy loss over all action tokens of `rows`.
@@ -344,6 +343,6 @@ impl Drop for Learner {
 
 mod pass;
 #[cfg(test)]
-mod ranks;
+pub(crate) mod ranks;
 #[cfg(test)]
 mod tests;

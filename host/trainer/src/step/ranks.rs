@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use std::time::Duration;
 
 /// Runs `body` as every rank of a group, each on a thread of its own, and gives back what each returns.
-fn ranks<T: Send>(size: usize, body: impl Fn(Group) -> T + Sync) -> Vec<T> {
+pub(crate) fn ranks<T: Send>(size: usize, body: impl Fn(Group) -> T + Sync) -> Vec<T> {
     let wait = Duration::from_secs(120);
     let server = Store::serve("127.0.0.1", 0, wait).expect("a port");
     std::thread::scope(|scope| {
