@@ -11,7 +11,7 @@ use crate::step::{Layout, Learner, PolicySums};
 use molt_core::outcome::{Dropped, Group};
 use molt_core::settings::TrainSettings;
 use molt_generator::{Generator, WeightUpdate};
-use molt_model::Decoder;
+use molt_model::Weights;
 use molt_observe::{Progress, RunDir};
 use molt_rollout::{Batches, Driver, Plan, Prompts, evaluate};
 use molt_sandbox::{Estimator, Traits};
@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 pub struct Training<G: Generator> {
     pub settings: TrainSettings,
     /// The weights to train; the generator holds a copy of them as version 0.
-    pub decoder: Decoder,
+    pub weights: Weights,
     /// The other ranks, if there are any.
     pub ranks: Option<Ranks>,
     pub driver: Arc<Driver<G>>,
@@ -71,11 +71,11 @@ fn run<G: Generator>(
     stop: &CancellationToken,
     summary: &mut Summary,
 ) -> Result<End, TrainError> {
-    let Training { settings, decoder, ranks, driver, prompts, held_out, estimator, traits } = training;
+    let Training { settings, weights, ranks, driver, prompts, held_out, estimator, traits } = training;
     let plan = plan(&settings, prompts, traits.needs_group);
     let planned = batches_planned(&settings, &plan);
     let mut learner = Learner::new(
-        decoder,
+        weights,
         ranks,
         &settings.optim,
         planned.saturating_mul(settings.train.steps_per_batch as u64),

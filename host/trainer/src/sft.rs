@@ -8,7 +8,7 @@ use crate::save::{End, conclude, guarded, save_model};
 use crate::step::{Layout, Learner, Row};
 use molt_core::seed::{Purpose, derive, permutation};
 use molt_core::settings::SftSettings;
-use molt_model::Decoder;
+use molt_model::Weights;
 use molt_observe::{Progress, RunDir};
 use molt_rollout::jsonl::Rows;
 use serde::Serialize;
@@ -36,7 +36,7 @@ pub struct SftSummary {
 /// When `stop` is cancelled the run ends before its next step, with the model saved as it is.
 pub fn train(
     settings: &SftSettings,
-    (decoder, ranks): (Decoder, Option<Ranks>),
+    (weights, ranks): (Weights, Option<Ranks>),
     conversations: &Rows<Conversation>,
     run_dir: &mut RunDir,
     stop: &CancellationToken,
@@ -45,7 +45,7 @@ pub fn train(
     let (rows, skipped) = (conversations.rows.len(), conversations.skipped);
     let mut summary = SftSummary { seed: settings.run.seed, rows, skipped, ..SftSummary::default() };
     let result =
-        guarded(|| run(settings, (decoder, ranks), &conversations.rows, run_dir, stop, &mut summary));
+        guarded(|| run(settings, (weights, ranks), &conversations.rows, run_dir, stop, &mut summary));
     summary.wall_s = started.elapsed().as_secs_f64();
     let end = conclude(run_dir, result, &summary)?;
     Ok((summary, end))
@@ -53,7 +53,7 @@ pub fn train(
 
 fn run(
     settings: &SftSettings,
-    (decoder, ranks): (Decoder, Option<Ranks>),
+    (weights, ranks): (Weights, Option<Ranks>),
     rows: &[Conversation],
     run_dir: &mut RunDir,
     stop: &CancellationToken,
@@ -63,7 +63,7 @@ fn run(
     let planned = sft.passes.saturating_mul(rows.len().div_ceil(sft.batch_size) as u64);
     let planned = sft.max_steps.map_or(planned, |max| max.min(planned));
     let mut learner = Learner::new(
-        decoder,
+        weights,
         ranks,
         &settings.optim,
         planned,

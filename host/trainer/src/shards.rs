@@ -7,9 +7,9 @@
 
 use crate::error::TrainError;
 use crate::optim::Parameter;
-use molt_model::{Network, Unit};
+use molt_model::{Network, Unit, Weights};
 use molt_torch::{Group, Pending};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use tch::{Kind, Tensor};
 
 /// This rank's part of all parameters and of their gradients.
@@ -53,21 +53,16 @@ pub(crate) struct Scattering<'s> {
 }
 
 impl Shards {
-    /// Cuts `parameters`, which every rank has whole.
-    pub(crate) fn new(
-        network: &Network,
-        mut parameters: BTreeMap<String, Tensor>,
-        ranks: Option<Group>,
-    ) -> Self {
+    /// Reads this rank's part of `weights`.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    pub(crate) fn read(weights: &Weights, ranks: Option<Group>) -> Result<Self, TrainError> {
         let (rank, size) = ranks.as_ref().map_or((0, 1), |ranks| (ranks.rank() as i64, ranks.size() as i64));
-        let units = network.units().into_iter().map(|unit| {
-            let own = network.names(unit).into_iter().map(|name| {
-                let tensor = parameters.remove(&name).expect("a network names the parameters that it has");
-                (name, tensor)
-            });
-            (unit, tch::no_grad(|| Shard::cut(own, rank, size)))
-        });
-        Self { units: units.collect(), ranks }
+        let network = weights.network();
+        let unit = |unit| Ok((unit, Shard::read(weights, network.names(unit), (rank, size))?));
+        let units = network.units().into_iter().map(unit).collect::<Result<_, TrainError>>()?;
+        Ok(Self { ranks, units })
     }
 
     pub(crate) fn ranks(&self) -> Option<&Group> {
@@ -117,22 +112,22 @@ impl Shards {
 }
 
 impl Shard {
-    fn cut(parameters: impl Iterator<Item = (String, Tensor)>, rank: i64, size: i64) -> Self {
+    fn read(weights: &Weights, names: Vec<String>, (rank, size): (i64, i64)) -> Result<Self, TrainError> {
         let (mut pieces, mut parts, mut start) = (Vec::new(), Vec::new(), 0);
-        for (name, tensor) in parameters {
-            let shape = tensor.size();
+        for name in names {
+            let shape = weights.shapes()[&name].clone();
             let rows = shape.first().copied().unwrap_or(1);
-            let row = tensor.numel() as i64 / rows.max(1);
+            let row = shape.iter().skip(1).product::<i64>();
             let most = (rows + size - 1) / size;
             let first = (rank * most).min(rows);
             let own = (rows - first).min(most);
-            let held = tensor.reshape([rows, row]).narrow(0, first, own).flatten(0, -1);
+            let held = weights.rows(&name, first..first + own)?.flatten(0, -1);
             parts.push(held.constant_pad_nd([0, (most - own) * row]));
             pieces.push(Piece { name, shape, start, length: most * row, own: own * row });
             start += most * row;
         }
-        let values = Tensor::cat(&parts, 0).detach();
-        Self { gradient: values.zeros_like(), values, pieces }
+        let values = Tensor::cat(&parts, 0);
+        Ok(Self { gradient: values.zeros_like(), values, pieces })
     }
 
     fn parameters(&self) -> Vec<Parameter> {

@@ -3,7 +3,7 @@
 use crate::work::{Answer, End, Work, resident};
 use molt_core::rank_env::RankEnv;
 use molt_core::settings::{Fsdp, Optim};
-use molt_model::Decoder;
+use molt_model::Weights;
 use molt_trainer::ranks::Ranks;
 use molt_trainer::step::{Layout, Learner, Row};
 use std::io::BufRead;
@@ -16,8 +16,8 @@ pub(crate) fn run(model: &Path, work: &Work) {
         RankEnv::read(|name| std::env::var(name).ok()).expect("the variables of a rank").expect("a rank");
     let base = resident("VmRSS:");
     let fsdp = Fsdp { keep_layers: work.recompute.then_some(0), ..Fsdp::default() };
-    let decoder = Decoder::load(model).expect("the model that was just written");
-    let ranks = (env.size > 1).then(|| Ranks::join(&env, &fsdp, "", &decoder).expect("the others"));
+    let weights = Weights::open(model).expect("the model that was just written");
+    let ranks = (env.size > 1).then(|| Ranks::join(&env, &fsdp, "", &weights).expect("the others"));
     let optim = Optim {
         lr: work.lr,
         weight_decay: work.weight_decay,
@@ -30,10 +30,10 @@ pub(crate) fn run(model: &Path, work: &Work) {
     let layout = Layout::new(own, &fsdp);
     let end = || println!("{}", serde_json::json!(End { base, peak: resident("VmHWM:") }));
     if env.rank > 0 {
-        Learner::follow(decoder, ranks.expect("ranks"), &optim, layout, 1.0, None).expect("a whole run");
+        Learner::follow(weights, ranks.expect("ranks"), &optim, layout, 1.0, None).expect("a whole run");
         return end();
     }
-    let mut learner = Learner::new(decoder, ranks, &optim, u64::MAX, layout, 1.0).expect("a learner");
+    let mut learner = Learner::new(weights, ranks, &optim, u64::MAX, layout, 1.0).expect("a learner");
     std::fs::write("/proc/self/clear_refs", "5").expect("Linux");
     for line in std::io::stdin().lock().lines() {
         let steps: usize = line.expect("text").parse().expect("a number");

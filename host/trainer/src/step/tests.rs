@@ -50,7 +50,7 @@ pub(super) fn optim() -> Optim {
 
 /// A learner of a process that trains alone.
 pub(super) fn alone(decoder: Decoder, layout: Layout) -> Learner {
-    Learner::part(decoder, None, &optim(), 10, layout, 0.7)
+    Learner::part(decoder.into(), None, &optim(), 10, layout, 0.7).expect("in memory")
 }
 
 pub(super) const LOSS: PolicyLoss =

@@ -4,7 +4,7 @@ use molt_core::chat::{Message, Role, Task};
 use molt_core::sampling::Sampling;
 use molt_core::settings::{Limits, Optim, TrainSettings};
 use molt_generator::Generator;
-use molt_model::{Chat, Config, Decoder};
+use molt_model::{Chat, Config, Decoder, Weights};
 use molt_observe::RunDir;
 use molt_rollout::{Driver, Prompts, TurnSettings, WeightedReward};
 use molt_sandbox::{Estimator, Library, Sandbox};
@@ -107,7 +107,7 @@ pub(crate) fn run<G: Generator>(
     let runtime = runtime();
     let estimator = estimator(&settings.algo.estimator);
     let training = Training {
-        decoder: Decoder::load(&settings.model.path).unwrap(),
+        weights: Weights::open(&settings.model.path).unwrap(),
         ranks: None,
         driver: Arc::new(driver(&settings, Arc::clone(&generator))),
         prompts: Arc::new(train_on),
