@@ -10,11 +10,12 @@ use tch::{Device, Kind, Tensor};
 
 use crate::block::Block;
 use crate::cache::{KvCache, Window};
-use crate::checkpoint::{self, Checkpoint};
+use crate::checkpoint;
 use crate::config::Config;
 use crate::error::ModelError;
 use crate::experts::stored;
 use crate::network::{EMBEDDING, HEAD, NORM, Network, Unit};
+use crate::weights::Weights;
 
 /// A causal language model of the Llama family in float32 on the CPU.
 #[derive(Debug)]
@@ -36,36 +37,13 @@ impl Decoder {
     /// If a file is absent or damaged, the architecture is not supported, or a tensor is missing, unknown or of
     /// another shape than `config.json` makes it.
     pub fn load(dir: &Path) -> Result<Self, ModelError> {
-        let config = Config::load(&dir.join("config.json"))?;
-        let checkpoint = Checkpoint::open(dir)?;
-        let expected = config.parameters();
-        // Old checkpoints store the rotary frequencies, and some a copy of the tied embedding.
-        let ignored = |name: &str| {
-            name.ends_with(".rotary_emb.inv_freq") || (config.tie_word_embeddings && name == HEAD)
+        let weights = Weights::open(dir)?;
+        let whole = |(name, shape): (&String, &Vec<i64>)| {
+            Ok((name.clone(), weights.rows(name, 0..shape.first().copied().unwrap_or(1))?))
         };
-        let names: Vec<String> = expected.iter().flat_map(|(name, shape)| stored(name, shape).0).collect();
-        let found = checkpoint.names().filter(|name| !ignored(name));
-        match_names(names.iter().map(String::as_str), found)?;
-        let parameters = expected
-            .into_iter()
-            .map(|(name, shape)| {
-                let (parts, of_part) = stored(&name, &shape);
-                let parts = parts.iter().map(|part| checkpoint.read(part, of_part));
-                let mut parts = parts.collect::<Result<Vec<_>, _>>()?;
-                let is_stacked = of_part.len() < shape.len();
-                let tensor = if is_stacked { Tensor::stack(&parts, 0) } else { parts.remove(0) };
-                Ok((name, tensor))
-            })
-            .collect::<Result<BTreeMap<_, _>, ModelError>>()?;
-        if config.tie_word_embeddings && checkpoint.names().any(|name| name == HEAD) {
-            let embedding = &parameters[EMBEDDING];
-            if checkpoint.read(HEAD, &embedding.size())? != *embedding {
-                return Err(ModelError::Config {
-                    path: dir.join("config.json"),
-                    reason: format!("tie_word_embeddings is true, but {HEAD} differs from {EMBEDDING}"),
-                });
-            }
-        }
+        let parameters =
+            weights.shapes().iter().map(whole).collect::<Result<BTreeMap<_, _>, ModelError>>()?;
+        let config = weights.network().config().clone();
         Ok(Self::new(config, parameters))
     }
 
@@ -240,7 +218,7 @@ pub fn save(config: &Config, parameters: &[(String, Tensor)], dir: &Path) -> Res
 }
 
 /// Both sets of names must be equal; a name that is given twice counts as one too many.
-fn match_names<'a>(
+pub(crate) fn match_names<'a>(
     expected: impl Iterator<Item = &'a str>,
     found: impl Iterator<Item = &'a str>,
 ) -> Result<(), ModelError> {

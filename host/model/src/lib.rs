@@ -15,6 +15,7 @@ mod rope;
 mod template;
 pub mod text_error;
 pub mod tokenizer;
+mod weights;
 
 pub use cache::KvCache;
 pub use chat::Chat;
@@ -27,3 +28,4 @@ pub use network::{Network, Unit};
 pub use rope::Rotation;
 pub use text_error::TextError;
 pub use tokenizer::Tokenizer;
+pub use weights::Weights;

@@ -8,7 +8,7 @@ use crate::shards::{Shards, largest, sums};
 use molt_core::ids::{Token, WeightVersion};
 use molt_core::settings::{Fsdp, Optim};
 use molt_core::trajectory::Segment;
-use molt_model::{Config, Decoder, Network};
+use molt_model::{Config, Network, Weights};
 use molt_torch::Group;
 use tch::{Kind, Tensor};
 
@@ -136,13 +136,13 @@ impl Layout {
 }
 
 impl Learner {
-    /// `temperature` divides the logits; `total_steps` is where the learning-rate schedule ends. The decoder is
-    /// the same on all ranks, of which this one leads.
+    /// `temperature` divides the logits; `total_steps` is where the learning-rate schedule ends. The weights
+    /// are the same on all ranks, of which this one leads; each reads the part that it holds.
     ///
     /// # Errors
-    /// If a rank is lost.
+    /// If a rank is lost, or the weights cannot be read.
     pub fn new(
-        decoder: Decoder,
+        weights: Weights,
         ranks: Option<Ranks>,
         optim: &Optim,
         total_steps: u64,
@@ -153,7 +153,7 @@ impl Learner {
         if let Some(orders) = &mut orders {
             orders.send(&Order::Begin { total_steps })?;
         }
-        let mut learner = Self::part(decoder, group, optim, total_steps, layout, temperature);
+        let mut learner = Self::part(weights, group, optim, total_steps, layout, temperature)?;
         learner.orders = orders;
         Ok(learner)
     }
@@ -163,7 +163,7 @@ impl Learner {
     /// # Errors
     /// As those of the leader, and if the leader is lost.
     pub fn follow(
-        decoder: Decoder,
+        weights: Weights,
         ranks: Ranks,
         optim: &Optim,
         layout: Layout,
@@ -174,7 +174,7 @@ impl Learner {
         let Order::Begin { total_steps } = orders.receive()? else {
             return Err(TrainError::Order("the first is not the beginning".to_owned()));
         };
-        let mut learner = Self::part(decoder, Some(group), optim, total_steps, layout, temperature);
+        let mut learner = Self::part(weights, Some(group), optim, total_steps, layout, temperature)?;
         let out_of_turn = |what: &str| TrainError::Order(format!("{what} comes out of turn"));
         loop {
             match orders.receive()? {
@@ -207,17 +207,17 @@ impl Learner {
 
     /// This rank's part. Every rank calls each method together, with the same arguments.
     fn part(
-        decoder: Decoder,
+        weights: Weights,
         group: Option<Group>,
         optim: &Optim,
         total_steps: u64,
         layout: Layout,
         temperature: f64,
-    ) -> Self {
-        let (network, parameters) = decoder.into_parts();
-        let shards = Shards::new(&network, parameters, group);
+    ) -> Result<Self, TrainError> {
+        let shards = Shards::read(&weights, group)?;
+        let network = weights.into_network();
         let optimiser = Optimiser::new(shards.parameters(&network), optim, total_steps);
-        Self { network, shards, optimiser, layout, temperature, orders: None }
+        Ok(Self { network, shards, optimiser, layout, temperature, orders: None })
     }
 
     /// The leader's errors name the ranks that do not answer.

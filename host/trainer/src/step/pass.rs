@@ -148,8 +148,6 @@ impl Learner {
     }
 
     /// Last norm, logits and loss of the hidden states `[B, T, d]`. Gives back the gradient by them.
-    ///
-    /// The head is differentiated chunk by chunk, so that only one chunk of logits is alive.
     fn head<'s>(
         &'s self,
         unit: Gathering<'s>,
@@ -164,27 +162,14 @@ impl Learner {
         }
         let (mut gradients, mut gradient) = (vec![None, None], None);
         if let Some((hidden, batch)) = batch {
-            let [norm, head] = [leaf(&parameters[0]), leaf(&parameters[1])];
             let flat = hidden.flatten(0, 1);
-            let rows = flat.index_select(0, &batch.places);
-            let chunk = (self.layout.max_logits / self.network.config().vocab_size).max(1);
-            let mut parts = Vec::new();
-            for start in (0..batch.targets.len()).step_by(chunk) {
-                let count = chunk.min(batch.targets.len() - start);
-                let part = |t: &Tensor| t.narrow(0, start as i64, count as i64);
-                let input = leaf(&part(&rows));
-                let logits = self.network.logits(&head, &self.network.norm(&norm, &input)) / self.temperature;
-                let logprobs =
-                    logits.log_softmax(-1, None).gather(1, &part(&batch.labels), false).squeeze_dim(1);
-                let value = loss(&batch.targets[start..start + count], &logprobs);
-                let found = vjp(&[&value], &[&input, &norm, &head], &[&value.ones_like()])?;
-                let mut found = found.into_iter();
-                parts.push(found.next().flatten().unwrap_or_else(|| input.zeros_like()));
-                for (sum, found) in gradients.iter_mut().zip(found) {
-                    add(sum, found);
-                }
-            }
-            let g = flat.zeros_like().index_copy(0, &batch.places, &Tensor::cat(&parts, 0));
+            let [input, norm] = [leaf(&flat.index_select(0, &batch.places)), leaf(&parameters[0])];
+            let normed = self.network.norm(&norm, &input);
+            let (by_normed, by_head) = self.logits(&normed.detach(), &parameters[1], batch, loss)?;
+            let mut found = vjp(&[&normed], &[&input, &norm], &[&by_normed])?;
+            gradients = vec![found.pop().flatten(), by_head];
+            let by_input = found.pop().flatten().unwrap_or_else(|| input.zeros_like());
+            let g = flat.zeros_like().index_copy(0, &batch.places, &by_input);
             gradient = Some(g.view(hidden.size().as_slice()));
         }
         drop(parameters);
@@ -194,6 +179,43 @@ impl Learner {
             scatters.start(Unit::Embedding, &[head])?;
         }
         Ok(gradient)
+    }
+
+    /// The gradients of the loss by the normed states `[n, d]` of the targets and by the head.
+    ///
+    /// Chunk by chunk, so that few logits are alive, and by hand, as autograd would keep five tensors of their size:
+    /// the derivative of a log-probability by the logits is 1 at its token, less the softmax.
+    fn logits(
+        &self,
+        normed: &Tensor,
+        head: &Tensor,
+        batch: &MicroBatch,
+        loss: &mut impl FnMut(&[Target], &Tensor) -> Tensor,
+    ) -> Result<(Tensor, Option<Tensor>), TrainError> {
+        let chunk = (self.layout.max_logits / self.network.config().vocab_size).max(1);
+        let (mut parts, mut by_head) = (Vec::new(), None);
+        for start in (0..batch.targets.len()).step_by(chunk) {
+            let count = chunk.min(batch.targets.len() - start);
+            let part = |t: &Tensor| t.narrow(0, start as i64, count as i64);
+            let (input, labels) = (part(normed), part(&batch.labels));
+            let mut logits = tch::no_grad(|| self.network.logits(head, &input));
+            if self.temperature != 1.0 {
+                let _ = logits.g_div_scalar_(self.temperature);
+            }
+            let mut logprobs = logits.log_softmax(-1, None);
+            drop(logits);
+            let own = leaf(&logprobs.gather(1, &labels, false).squeeze_dim(1));
+            let value = loss(&batch.targets[start..start + count], &own);
+            let found = vjp(&[&value], &[&own], &[&value.ones_like()])?.pop().flatten();
+            let by_own = (found.unwrap_or_else(|| own.zeros_like()) / self.temperature).unsqueeze(1);
+            let by_logits = logprobs.exp_().g_mul_(&by_own.neg()).scatter_add_(1, &labels, &by_own);
+            parts.push(by_logits.matmul(head));
+            by_head = Some(match by_head {
+                None => by_logits.tr().matmul(&input),
+                Some(mut sum) => Tensor::addmm_(&mut sum, &by_logits.tr(), &input),
+            });
+        }
+        Ok((Tensor::cat(&parts, 0), by_head))
     }
 }
 
@@ -245,15 +267,4 @@ impl Scatters<'_> {
 /// The same values as a leaf of a new graph.
 fn leaf(tensor: &Tensor) -> Tensor {
     tensor.detach().set_requires_grad(true)
-}
-
-/// Adds what there is.
-fn add(sum: &mut Option<Tensor>, value: Option<Tensor>) {
-    match (sum.as_mut(), value) {
-        (Some(sum), Some(value)) => {
-            let _ = sum.g_add_(&value);
-        }
-        (None, Some(value)) => *sum = Some(value),
-        (_, None) => {}
-    }
 }

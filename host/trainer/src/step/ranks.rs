@@ -45,7 +45,7 @@ fn own(learner: &Learner, whole: &[f64]) -> Vec<f64> {
 }
 
 fn together(group: Group, kind: Kind, layout: Layout) -> Learner {
-    Learner::part(of_kind(kind, "0.3"), Some(group), &optim(), 20, layout, 0.7)
+    Learner::part(of_kind(kind, "0.3").into(), Some(group), &optim(), 20, layout, 0.7).expect("in memory")
 }
 
 proptest! {

@@ -2,7 +2,7 @@ use super::*;
 use crate::optim::Parameter;
 use molt_core::settings::Importance;
 use molt_core::trajectory::Sampled;
-use molt_model::Config;
+use molt_model::{Config, Decoder};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestCaseError};
 
@@ -50,7 +50,7 @@ pub(super) fn optim() -> Optim {
 
 /// A learner of a process that trains alone.
 pub(super) fn alone(decoder: Decoder, layout: Layout) -> Learner {
-    Learner::part(decoder, None, &optim(), 10, layout, 0.7)
+    Learner::part(decoder.into(), None, &optim(), 10, layout, 0.7).expect("in memory")
 }
 
 pub(super) const LOSS: PolicyLoss =
