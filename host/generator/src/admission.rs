@@ -12,13 +12,13 @@ pub(crate) struct Admission {
     pub(crate) copies: Vec<(usize, usize)>,
 }
 
-/// Admits `waiting` prompts in order into at most `free` rows.
+/// Admits `waiting` prompts in order into at most `free` rows; each with whether it may be copied.
 ///
 /// A prompt that a `running` row's tokens begin with, or that was admitted just before, is copied: the samples
-/// of one group are prefilled once. The others cost the longest of them times their number, padding included,
+/// of one group are prefilled once, unless their tokens are to go where others need not. The rest cost the longest of them times their number, padding included,
 /// and stay within `budget` tokens; a single one is admitted whatever it costs.
 pub(crate) fn admit<'a>(
-    waiting: impl IntoIterator<Item = &'a [Token]>,
+    waiting: impl IntoIterator<Item = (&'a [Token], bool)>,
     running: &[&[Token]],
     free: usize,
     budget: usize,
@@ -26,10 +26,10 @@ pub(crate) fn admit<'a>(
     let mut plan = Admission::default();
     let mut new: Vec<&[Token]> = Vec::new();
     let mut longest = 0;
-    for (index, prompt) in waiting.into_iter().enumerate().take(free) {
+    for (index, (prompt, may_be_copied)) in waiting.into_iter().enumerate().take(free) {
         let holder = running.iter().position(|tokens| tokens.starts_with(prompt));
         let holder = holder.or_else(|| Some(running.len() + new.iter().position(|other| *other == prompt)?));
-        if let Some(row) = holder {
+        if let Some(row) = holder.filter(|_| may_be_copied) {
             plan.copies.push((index, row));
         } else {
             let padded = longest.max(prefilled(prompt));
@@ -56,7 +56,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn plan(waiting: &[&[Token]], running: &[&[Token]], free: usize, budget: usize) -> Admission {
-        admit(waiting.iter().copied(), running, free, budget)
+        admit(waiting.iter().map(|prompt| (*prompt, true)), running, free, budget)
     }
 
     #[test]
@@ -92,7 +92,9 @@ mod tests {
             budget in 0usize..30,
         ) {
             let running: Vec<&[Token]> = running.iter().map(Vec::as_slice).collect();
-            let got = admit(waiting.iter().map(Vec::as_slice), &running, free, budget);
+            let prompts = waiting.iter().enumerate().map(|(n, prompt)| (prompt.as_slice(), n % 5 > 0));
+            let got = admit(prompts, &running, free, budget);
+            prop_assert!(got.copies.iter().all(|(index, _)| index % 5 > 0));
             let mut placed = got.prefill.clone();
             placed.extend(got.copies.iter().map(|(index, _)| *index));
             placed.sort_unstable();

@@ -32,7 +32,7 @@ fn engine() -> Engine {
 fn request(prompt: &[Token], temperature: f64, max_tokens: usize, seed: u64) -> Request {
     let sampling =
         Sampling { temperature, top_p: 1.0, max_tokens, stop_tokens: vec![2], stop_strings: Vec::new() };
-    Request { prompt: prompt.to_vec(), sampling, seed }
+    Request { prompt: prompt.to_vec(), sampling, seed, routing: None }
 }
 
 /// "Once upon a time", with the token that begins a text.
