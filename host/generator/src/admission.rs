@@ -12,11 +12,12 @@ pub(crate) struct Admission {
     pub(crate) copies: Vec<(usize, usize)>,
 }
 
-/// Admits `waiting` prompts in order into at most `free` rows; each with whether it may be copied.
+/// Admits `waiting` prompts in order into at most `free` rows; each with whether it is shared.
 ///
-/// A prompt that a `running` row's tokens begin with, or that was admitted just before, is copied: the samples
-/// of one group are prefilled once, unless their tokens are to go where others need not. The rest cost the longest of them times their number, padding included,
-/// and stay within `budget` tokens; a single one is admitted whatever it costs.
+/// A shared prompt that a `running` row's tokens begin with, or that was admitted just before as another shared
+/// one, is copied: the samples of one group are prefilled once. The others cost the longest of them times their
+/// number, padding included, and stay within `budget` tokens; a single one is admitted whatever it costs.
+/// A running row that lends nothing has no tokens here.
 pub(crate) fn admit<'a>(
     waiting: impl IntoIterator<Item = (&'a [Token], bool)>,
     running: &[&[Token]],
@@ -26,10 +27,10 @@ pub(crate) fn admit<'a>(
     let mut plan = Admission::default();
     let mut new: Vec<&[Token]> = Vec::new();
     let mut longest = 0;
-    for (index, (prompt, may_be_copied)) in waiting.into_iter().enumerate().take(free) {
+    for (index, (prompt, is_shared)) in waiting.into_iter().enumerate().take(free) {
         let holder = running.iter().position(|tokens| tokens.starts_with(prompt));
         let holder = holder.or_else(|| Some(running.len() + new.iter().position(|other| *other == prompt)?));
-        if let Some(row) = holder.filter(|_| may_be_copied) {
+        if let Some(row) = holder.filter(|_| is_shared) {
             plan.copies.push((index, row));
         } else {
             let padded = longest.max(prefilled(prompt));
@@ -37,7 +38,7 @@ pub(crate) fn admit<'a>(
                 break;
             }
             longest = padded;
-            new.push(prompt);
+            new.push(if is_shared { prompt } else { &[] });
             plan.prefill.push(index);
         }
         plan.taken = index + 1;
@@ -103,6 +104,7 @@ mod tests {
             prop_assert!(got.taken > 0 || free == 0 || waiting.is_empty());
             for (index, row) in &got.copies {
                 let fresh = || waiting[got.prefill[row - running.len()]].as_slice();
+                prop_assert!(*row < running.len() || !(got.prefill[row - running.len()]).is_multiple_of(5));
                 let source = running.get(*row).copied().unwrap_or_else(fresh);
                 prop_assert!(source.starts_with(&waiting[*index]));
             }

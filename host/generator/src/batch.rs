@@ -180,7 +180,10 @@ impl Batch {
         if self.waiting.is_empty() {
             return;
         }
-        let running: Vec<&[Token]> = self.running.iter().map(|s| s.tokens.as_slice()).collect();
+        // What goes where it went before is not what another prompt of the same tokens needs.
+        let running =
+            self.running.iter().map(|s| if s.routing.is_none() { s.tokens.as_slice() } else { &[] });
+        let running: Vec<&[Token]> = running.collect();
         let waiting =
             self.waiting.iter().map(|(request, _)| (request.prompt.as_slice(), request.routing.is_none()));
         let plan = admit(waiting, &running, self.cache.rows() - running.len(), self.prefill_tokens);
