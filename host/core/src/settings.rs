@@ -331,6 +331,10 @@ pub struct Train {
     /// The run stops when a token sampled by the weights being trained has a log-probability that differs
     /// by more than this between rollout and training.
     pub max_logprob_gap: f64,
+    /// Train every token over the experts that it was sampled with, which the router may not choose again to the
+    /// last digit. Only for models with experts. What was sampled before a change of weights within a rollout goes
+    /// where the router sends it.
+    pub replay_routing: bool,
     /// Evaluate after every so many steps, and at the end. Unset: only at the end.
     pub eval_every: Option<u64>,
     /// Evaluate before the first step.
@@ -346,6 +350,7 @@ impl Default for Train {
             micro_batch_tokens: 8192,
             max_steps: None,
             max_logprob_gap: 1e-2,
+            replay_routing: false,
             eval_every: None,
             eval_at_start: true,
         }

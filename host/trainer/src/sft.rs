@@ -139,7 +139,11 @@ fn batches(
 ) -> impl Iterator<Item = Vec<Row<'_>>> {
     (0..passes).flat_map(move |pass| {
         let order = permutation(derive(seed, Purpose::Shuffle { pass }), rows.len());
-        let row = |&index: &usize| Row { tokens: &rows[index].tokens, targets: rows[index].targets.clone() };
+        let row = |&index: &usize| Row {
+            tokens: &rows[index].tokens,
+            targets: rows[index].targets.clone(),
+            routing: None,
+        };
         order.chunks(batch_size).map(|batch| batch.iter().map(row).collect()).collect::<Vec<_>>()
     })
 }

@@ -7,7 +7,7 @@ use crate::ranks::{Order, Orders, Ranks};
 use crate::shards::{Shards, largest, sums};
 use molt_core::ids::{Token, WeightVersion};
 use molt_core::settings::{Fsdp, Optim};
-use molt_core::trajectory::Segment;
+use molt_core::trajectory::{Routing, Segment};
 use molt_model::{Config, Network, Weights};
 use molt_torch::Group;
 use tch::{Kind, Tensor};
@@ -22,6 +22,8 @@ pub struct Row<'a> {
     /// Positions in `tokens` that are trained, ascending, each at least 1: a token is predicted from those
     /// before it.
     pub targets: Vec<usize>,
+    /// Says where tokens go in layers with experts; where it does not, and without one, the router does.
+    pub routing: Option<&'a Routing>,
 }
 
 /// A trained token: target `nth` of row `row` of the step.
@@ -187,8 +189,10 @@ impl Learner {
                     learner.policy_step(&rows, loss)?;
                 }
                 Order::Supervised(rows) => {
-                    let rows: Vec<Row<'_>> =
-                        rows.iter().map(|(tokens, at)| Row { tokens, targets: at.clone() }).collect();
+                    let rows: Vec<Row<'_>> = rows
+                        .iter()
+                        .map(|(tokens, at)| Row { tokens, targets: at.clone(), routing: None })
+                        .collect();
                     learner.supervised_step(&rows)?;
                 }
                 // Only the leader keeps them; here no more than a unit is whole at a time.
@@ -307,6 +311,7 @@ impl Learner {
             .map(|row| Row {
                 tokens: row.segment.tokens(),
                 targets: row.segment.actions().iter().map(|action| action.position).collect(),
+                routing: row.segment.routing(),
             })
             .collect();
         let tokens = layout.iter().map(|row| row.targets.len()).sum();
@@ -343,6 +348,8 @@ impl Drop for Learner {
     }
 }
 
+#[cfg(test)]
+mod experts;
 pub(crate) mod part;
 mod pass;
 #[cfg(test)]

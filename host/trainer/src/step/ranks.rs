@@ -4,7 +4,7 @@ use super::tests::{
     LOSS, alone, decoder, gradient, layout, of_kind, optim, relative_difference, rows, segment,
 };
 use super::*;
-use molt_model::Unit;
+use molt_model::{Decoder, Unit};
 use molt_torch::Store;
 use proptest::prelude::*;
 use std::time::Duration;
@@ -26,12 +26,12 @@ pub(crate) fn ranks<T: Send>(size: usize, body: impl Fn(Group) -> T + Sync) -> V
     })
 }
 
-/// The rows that this learner holds of a whole gradient, as [`gradient`] orders both.
-fn own(learner: &Learner, whole: &[f64]) -> Vec<f64> {
+/// The rows that this learner of `decoder` holds of a whole gradient, as [`gradient`] orders both.
+pub(super) fn own(learner: &Learner, decoder: Decoder, whole: &[f64]) -> Vec<f64> {
     let ranks = learner.shards.ranks().expect("ranks");
     let (rank, size) = (ranks.rank(), ranks.size());
     let names = learner.network.units().into_iter().flat_map(|unit| learner.network.names(unit));
-    let shapes = decoder("0.3").into_parts().1;
+    let shapes = decoder.into_parts().1;
     let (mut own, mut start) = (Vec::new(), 0);
     for name in names {
         let shape = shapes[&name].size();
@@ -66,7 +66,7 @@ proptest! {
         let found = ranks(size, |group| {
             let learner = together(group, Kind::Double, layout);
             let sums = learner.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
-            (sums, relative_difference(&gradient(&learner), &own(&learner, &whole)))
+            (sums, relative_difference(&gradient(&learner), &own(&learner, decoder("0.3"), &whole)))
         });
         for (sums, difference) in found {
             prop_assert!((sums.loss - expected.loss).abs() <= 1e-12 * expected.loss.abs().max(1.0));
