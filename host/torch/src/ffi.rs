@@ -76,6 +76,18 @@ pub(crate) mod shim {
             input_counts: &[i64],
         ) -> Result<UniquePtr<Work>>;
 
+        fn sent(group: &Group) -> [u64; 5];
+
         fn wait(work: &Work) -> Result<bool>;
+
+        /// # Safety
+        /// The address is of a live tensor.
+        unsafe fn gathered(group: &Group, input: usize, dim: i64) -> Result<usize>;
+        /// # Safety
+        /// The address is of a live tensor.
+        unsafe fn scattered(group: &Group, input: usize, dim: i64) -> Result<usize>;
+        /// # Safety
+        /// The address is of a live tensor.
+        unsafe fn exchanged(group: &Group, input: usize, give: &[i64], take: &[i64]) -> Result<usize>;
     }
 }

@@ -6,17 +6,15 @@ use crate::store::{Store, millis};
 use crate::vjp::address;
 use cxx::UniquePtr;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tch::Tensor;
 
 /// Ranks that compute together, and this process as one of them.
 pub struct Group {
-    inner: UniquePtr<shim::Group>,
+    pub(crate) inner: UniquePtr<shim::Group>,
     name: String,
     rank: usize,
     size: usize,
-    sent: [AtomicU64; KINDS],
 }
 
 // SAFETY: starting a collective locks inside c10d, and its work runs on threads of its own.
@@ -42,12 +40,9 @@ pub struct Traffic {
     pub all_to_all: u64,
 }
 
-const KINDS: usize = 5;
-const ALL_GATHER: (usize, &str) = (0, "all-gather");
-const REDUCE_SCATTER: (usize, &str) = (1, "reduce-scatter");
-const ALL_REDUCE: (usize, &str) = (2, "all-reduce");
-const BROADCAST: (usize, &str) = (3, "broadcast");
-const ALL_TO_ALL: (usize, &str) = (4, "all-to-all");
+pub(crate) const ALL_GATHER: &str = "all-gather";
+pub(crate) const REDUCE_SCATTER: &str = "reduce-scatter";
+pub(crate) const ALL_TO_ALL: &str = "all-to-all";
 
 /// A collective that goes on. Its tensors must not be touched before [`Pending::wait`] has given back the result.
 #[must_use = "the result is there after wait()"]
@@ -92,7 +87,7 @@ impl Group {
             size,
             reason: error.what().to_owned(),
         })?;
-        Ok(Self { inner, name: name.to_owned(), rank, size, sent: Default::default() })
+        Ok(Self { inner, name: name.to_owned(), rank, size })
     }
 
     pub fn rank(&self) -> usize {
@@ -105,8 +100,7 @@ impl Group {
 
     /// What was sent since the group was made.
     pub fn traffic(&self) -> Traffic {
-        let [all_gather, reduce_scatter, all_reduce, broadcast, all_to_all] =
-            [0, 1, 2, 3, 4].map(|kind: usize| self.sent[kind].load(Ordering::Relaxed));
+        let [all_gather, reduce_scatter, all_reduce, broadcast, all_to_all] = shim::sent(&self.inner);
         Traffic { all_gather, reduce_scatter, all_reduce, broadcast, all_to_all }
     }
 
@@ -117,13 +111,12 @@ impl Group {
     pub fn all_gather(&self, input: &Tensor) -> Result<Pending<'_>, TorchError> {
         let input = input.contiguous();
         let mut shape = input.size();
-        let Some(rows) = shape.first_mut() else { return Err(self.no_rows(ALL_GATHER.1)) };
+        let Some(rows) = shape.first_mut() else { return Err(self.no_rows(ALL_GATHER)) };
         *rows *= self.size as i64;
         let output = Tensor::empty(&shape, (input.kind(), input.device()));
-        let bytes = bytes(&input) * (self.size as u64 - 1);
         // SAFETY: both tensors live until the call has returned, and c10d keeps what it works on.
         let work = unsafe { shim::all_gather(&self.inner, address(&output), address(&input)) };
-        self.pending(work, ALL_GATHER, bytes, output, Some(input))
+        self.pending(work, ALL_GATHER, output, Some(input))
     }
 
     /// The sum of the `input`s of all ranks, cut on dimension 0 into equal parts, of which every rank gets its own.
@@ -135,13 +128,12 @@ impl Group {
         let mut shape = input.size();
         match shape.first_mut() {
             Some(rows) if *rows % self.size as i64 == 0 => *rows /= self.size as i64,
-            _ => return Err(self.no_rows(REDUCE_SCATTER.1)),
+            _ => return Err(self.no_rows(REDUCE_SCATTER)),
         }
         let output = Tensor::empty(&shape, (input.kind(), input.device()));
-        let bytes = bytes(&output) * (self.size as u64 - 1);
         // SAFETY: as in `all_gather`.
         let work = unsafe { shim::reduce_scatter(&self.inner, address(&output), address(&input)) };
-        self.pending(work, REDUCE_SCATTER, bytes, output, Some(input))
+        self.pending(work, REDUCE_SCATTER, output, Some(input))
     }
 
     /// Replaces `tensor` by the sum or maximum over all ranks.
@@ -149,11 +141,9 @@ impl Group {
     /// # Errors
     /// If it cannot be started.
     pub fn all_reduce(&self, tensor: &Tensor, reduce: Reduce) -> Result<Pending<'_>, TorchError> {
-        let others = self.size as u64 - 1;
-        let bytes = 2 * bytes(tensor) * others / self.size as u64;
         // SAFETY: as in `all_gather`.
         let work = unsafe { shim::all_reduce(&self.inner, address(tensor), reduce == Reduce::Max) };
-        self.pending(work, ALL_REDUCE, bytes, tensor.shallow_clone(), None)
+        self.pending(work, "all-reduce", tensor.shallow_clone(), None)
     }
 
     /// Replaces `tensor` by that of rank `root`.
@@ -161,10 +151,9 @@ impl Group {
     /// # Errors
     /// If it cannot be started.
     pub fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Pending<'_>, TorchError> {
-        let bytes = if self.rank == root { bytes(tensor) * (self.size as u64 - 1) } else { 0 };
         // SAFETY: as in `all_gather`.
         let work = unsafe { shim::broadcast(&self.inner, address(tensor), root as i32) };
-        self.pending(work, BROADCAST, bytes, tensor.shallow_clone(), None)
+        self.pending(work, "broadcast", tensor.shallow_clone(), None)
     }
 
     /// Sends the next `give[r]` rows of `input` to rank `r`, and returns the `take[r]` rows that rank `r` sends,
@@ -175,38 +164,38 @@ impl Group {
     pub fn all_to_all(&self, input: &Tensor, give: &[i64], take: &[i64]) -> Result<Pending<'_>, TorchError> {
         let input = input.contiguous();
         let mut shape = input.size();
-        let fits = give.len() == self.size && take.len() == self.size;
         match shape.first_mut() {
-            Some(rows) if fits && *rows == give.iter().sum::<i64>() => *rows = take.iter().sum(),
-            _ => return Err(self.no_rows(ALL_TO_ALL.1)),
+            Some(rows) if self.is_exchange(&input, give, take) => *rows = take.iter().sum(),
+            _ => return Err(self.no_rows(ALL_TO_ALL)),
         }
         let output = Tensor::empty(&shape, (input.kind(), input.device()));
-        let row = input.numel() as u64 / (input.size()[0].max(1) as u64) * element(&input);
-        let bytes = row * (give.iter().sum::<i64>() - give[self.rank]) as u64;
         // SAFETY: as in `all_gather`.
         let work = unsafe { shim::all_to_all(&self.inner, address(&output), address(&input), take, give) };
-        self.pending(work, ALL_TO_ALL, bytes, output, Some(input))
+        self.pending(work, ALL_TO_ALL, output, Some(input))
     }
 
     fn pending(
         &self,
         work: Result<UniquePtr<shim::Work>, cxx::Exception>,
-        (kind, name): (usize, &str),
-        bytes: u64,
+        name: &str,
         output: Tensor,
         input: Option<Tensor>,
     ) -> Result<Pending<'_>, TorchError> {
         let collective = format!("{name} of {:?} {:?}", output.size(), output.kind());
         let work = work.map_err(|error| self.failed(&collective, error.what()))?;
-        self.sent[kind].fetch_add(bytes, Ordering::Relaxed);
         Ok(Pending { work, group: self, collective, output, _input: input })
     }
 
-    fn no_rows(&self, collective: &str) -> TorchError {
+    pub(crate) fn is_exchange(&self, rows: &Tensor, give: &[i64], take: &[i64]) -> bool {
+        let has_counts = give.len() == self.size && take.len() == self.size;
+        has_counts && rows.size().first() == Some(&give.iter().sum())
+    }
+
+    pub(crate) fn no_rows(&self, collective: &str) -> TorchError {
         self.failed(collective, "the rows of the tensor do not divide among the ranks as they should")
     }
 
-    fn failed(&self, collective: &str, reason: &str) -> TorchError {
+    pub(crate) fn failed(&self, collective: &str, reason: &str) -> TorchError {
         TorchError::Collective {
             collective: collective.to_owned(),
             group: self.name.clone(),
@@ -252,21 +241,13 @@ fn plain(reason: &str) -> String {
     reason.split(". This is typically").next().unwrap_or(reason).trim_end_matches('.').to_owned()
 }
 
-fn element(tensor: &Tensor) -> u64 {
-    tensor.kind().elt_size_in_bytes() as u64
-}
-
-fn bytes(tensor: &Tensor) -> u64 {
-    tensor.numel() as u64 * element(tensor)
-}
-
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use tch::{Device, Kind};
 
     /// Runs `body` as every rank of a group, each on a thread of its own, and gives back what each returns.
-    fn ranks<T: Send>(size: usize, body: impl Fn(&Group) -> T + Sync) -> Vec<T> {
+    pub(crate) fn ranks<T: Send>(size: usize, body: impl Fn(&Group) -> T + Sync) -> Vec<T> {
         let wait = Duration::from_secs(60);
         let server = Store::serve("127.0.0.1", 0, wait).expect("a port");
         std::thread::scope(|scope| {

@@ -2,6 +2,7 @@
 //! crate with unsafe code.
 
 mod adamw;
+mod differentiable;
 mod error;
 mod ffi;
 mod group;

@@ -2,6 +2,7 @@
 #include "molt-torch/src/ffi.rs.h"
 
 #include <cstdlib>
+#include <numeric>
 #include <stdexcept>
 
 #include <ATen/ops/_fused_adamw.h>
@@ -48,6 +49,149 @@ std::unique_ptr<Work> started(c10::intrusive_ptr<c10d::Work> work) {
   return std::make_unique<Work>(Work{std::move(work)});
 }
 
+using Started = c10::intrusive_ptr<c10d::Work>;
+using Counts = std::vector<std::int64_t>;
+
+enum Kind { kAllGather, kReduceScatter, kAllReduce, kBroadcast, kAllToAll };
+
+// Counts what the collective needs to send, whatever algorithm carries it out.
+Started counted(Ranks& ranks, Kind kind, std::uint64_t bytes, Started work) {
+  ranks.sent[kind] += bytes;
+  return work;
+}
+
+std::uint64_t others(const Ranks& ranks) { return ranks.backend->getSize() - 1; }
+
+Started start_all_gather(Ranks& ranks, at::Tensor& output, at::Tensor& input) {
+  return counted(ranks, kAllGather, input.nbytes() * others(ranks), ranks.backend->_allgather_base(output, input));
+}
+
+Started start_reduce_scatter(Ranks& ranks, at::Tensor& output, at::Tensor& input) {
+  return counted(ranks, kReduceScatter, output.nbytes() * others(ranks),
+                 ranks.backend->_reduce_scatter_base(output, input));
+}
+
+Started start_all_to_all(Ranks& ranks, at::Tensor& output, at::Tensor& input, Counts take, Counts give) {
+  std::uint64_t rows = 0;
+  for (std::size_t rank = 0; rank < give.size(); ++rank)
+    if (rank != static_cast<std::size_t>(ranks.backend->getRank())) rows += give[rank];
+  auto row = input.size(0) == 0 ? 0 : input.nbytes() / input.size(0);
+  return counted(ranks, kAllToAll, rows * row, ranks.backend->alltoall_base(output, input, take, give));
+}
+
+void finish(const Started& work) {
+  if (!work->wait()) throw std::runtime_error("it was aborted");
+}
+
+// The parts of all ranks, one after the other on dimension `dim`.
+at::Tensor gather(Ranks& ranks, const at::Tensor& part, std::int64_t dim) {
+  auto input = part.contiguous();
+  auto shape = input.sizes().vec();
+  shape[0] *= ranks.backend->getSize();
+  auto output = at::empty(shape, input.options());
+  finish(start_all_gather(ranks, output, input));
+  if (dim == 0) return output;
+  return output.unflatten(0, {ranks.backend->getSize(), input.size(0)}).movedim(0, dim).flatten(dim, dim + 1);
+}
+
+// The sum over the ranks, of which each gets its part of dimension `dim`.
+at::Tensor scatter(Ranks& ranks, const at::Tensor& whole, std::int64_t dim) {
+  auto size = ranks.backend->getSize();
+  auto parts = whole.unflatten(dim, {size, whole.size(dim) / size}).movedim(dim, 0).contiguous();
+  auto output = at::empty(parts.sizes().slice(1), parts.options());
+  auto input = parts.flatten(0, 1);
+  finish(start_reduce_scatter(ranks, output, input));
+  return output;
+}
+
+at::Tensor exchange(Ranks& ranks, const at::Tensor& rows, const Counts& give, const Counts& take) {
+  auto input = rows.contiguous();
+  auto shape = input.sizes().vec();
+  shape[0] = std::accumulate(take.begin(), take.end(), std::int64_t{0});
+  auto output = at::empty(shape, input.options());
+  finish(start_all_to_all(ranks, output, input, take, give));
+  return output;
+}
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+void remember(AutogradContext* context, const c10::intrusive_ptr<Ranks>& ranks) {
+  context->saved_data["ranks"] = c10::IValue::make_capsule(ranks);
+}
+
+// Runs the collective of a backward pass, whose errors nobody else can name.
+template <typename F>
+at::Tensor backwards(AutogradContext* context, const char* collective, F&& f) {
+  auto capsule = context->saved_data["ranks"].toCapsule();
+  auto& ranks = static_cast<Ranks&>(*capsule);
+  try {
+    return f(ranks);
+  } catch (const std::exception& error) {
+    auto* known = dynamic_cast<const c10::Error*>(&error);
+    throw std::runtime_error(std::string(collective) + " of group `" + ranks.name + "` failed on rank " +
+                             std::to_string(ranks.backend->getRank()) + " of " +
+                             std::to_string(ranks.backend->getSize()) + ": " +
+                             (known != nullptr ? known->what_without_backtrace() : error.what()));
+  }
+}
+
+struct Gather : Function<Gather> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& part, const c10::intrusive_ptr<Ranks>& ranks,
+                            std::int64_t dim) {
+    remember(context, ranks);
+    context->saved_data["dim"] = dim;
+    return gather(*ranks, part, dim);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    auto dim = context->saved_data["dim"].toInt();
+    auto by_part = backwards(context, "the reduce-scatter of a gradient",
+                             [&](Ranks& ranks) { return scatter(ranks, gradients[0], dim); });
+    return {by_part, Variable(), Variable()};
+  }
+};
+
+struct Scatter : Function<Scatter> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& whole,
+                            const c10::intrusive_ptr<Ranks>& ranks, std::int64_t dim) {
+    remember(context, ranks);
+    context->saved_data["dim"] = dim;
+    return scatter(*ranks, whole, dim);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    auto dim = context->saved_data["dim"].toInt();
+    auto by_whole = backwards(context, "the all-gather of a gradient",
+                              [&](Ranks& ranks) { return gather(ranks, gradients[0], dim); });
+    return {by_whole, Variable(), Variable()};
+  }
+};
+
+struct Exchange : Function<Exchange> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& rows, const c10::intrusive_ptr<Ranks>& ranks,
+                            const Counts& give, const Counts& take) {
+    remember(context, ranks);
+    context->saved_data["give"] = give;
+    context->saved_data["take"] = take;
+    return exchange(*ranks, rows, give, take);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    auto give = context->saved_data["give"].toIntVector();
+    auto take = context->saved_data["take"].toIntVector();
+    auto by_rows = backwards(context, "the all-to-all of a gradient",
+                             [&](Ranks& ranks) { return exchange(ranks, gradients[0], take, give); });
+    return {by_rows, Variable(), Variable(), Variable()};
+  }
+};
+
+std::size_t given(at::Tensor made) { return reinterpret_cast<std::size_t>(new at::Tensor(std::move(made))); }
+
+Counts counts(rust::Slice<const std::int64_t> all) { return Counts(all.begin(), all.end()); }
+
 } // namespace
 
 rust::Vec<std::size_t> vjp(rust::Slice<const std::size_t> outputs, rust::Slice<const std::size_t> inputs,
@@ -57,7 +201,7 @@ rust::Vec<std::size_t> vjp(rust::Slice<const std::size_t> outputs, rust::Slice<c
                                        /*retain_graph=*/false, /*create_graph=*/false, /*allow_unused=*/true);
     rust::Vec<std::size_t> all;
     for (auto& gradient : found)
-      all.push_back(gradient.defined() ? reinterpret_cast<std::size_t>(new at::Tensor(std::move(gradient))) : 0);
+      all.push_back(gradient.defined() ? given(std::move(gradient)) : 0);
     return all;
   });
 }
@@ -124,33 +268,38 @@ std::unique_ptr<Group> gloo(const Store& store, rust::Str name, rust::Str interf
     else
       options->devices.push_back(ProcessGroupGloo::createDefaultDevice());
     auto own = c10::make_intrusive<c10d::PrefixStore>(std::string(name), store.store);
-    return std::make_unique<Group>(Group{c10::make_intrusive<ProcessGroupGloo>(own, rank, size, options)});
+    auto backend = c10::make_intrusive<ProcessGroupGloo>(own, rank, size, options);
+    return std::make_unique<Group>(Group{c10::make_intrusive<Ranks>(std::string(name), std::move(backend))});
   });
 }
 
 std::unique_ptr<Work> all_gather(const Group& group, std::size_t output, std::size_t input) {
-  return plain([&] { return started(group.backend->_allgather_base(tensor(output), tensor(input))); });
+  return plain([&] { return started(start_all_gather(*group.ranks, tensor(output), tensor(input))); });
 }
 
 std::unique_ptr<Work> reduce_scatter(const Group& group, std::size_t output, std::size_t input) {
-  return plain([&] { return started(group.backend->_reduce_scatter_base(tensor(output), tensor(input))); });
+  return plain([&] { return started(start_reduce_scatter(*group.ranks, tensor(output), tensor(input))); });
 }
 
 std::unique_ptr<Work> all_reduce(const Group& group, std::size_t address, bool maximum) {
   return plain([&] {
+    auto& ranks = *group.ranks;
     std::vector<at::Tensor> one{tensor(address)};
     c10d::AllreduceOptions options;
     options.reduceOp = maximum ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
-    return started(group.backend->allreduce(one, options));
+    auto bytes = 2 * one[0].nbytes() * others(ranks) / ranks.backend->getSize();
+    return started(counted(ranks, kAllReduce, bytes, ranks.backend->allreduce(one, options)));
   });
 }
 
 std::unique_ptr<Work> broadcast(const Group& group, std::size_t address, std::int32_t root) {
   return plain([&] {
+    auto& ranks = *group.ranks;
     std::vector<at::Tensor> one{tensor(address)};
     c10d::BroadcastOptions options;
     options.rootRank = root;
-    return started(group.backend->broadcast(one, options));
+    auto bytes = ranks.backend->getRank() == root ? one[0].nbytes() * others(ranks) : 0;
+    return started(counted(ranks, kBroadcast, bytes, ranks.backend->broadcast(one, options)));
   });
 }
 
@@ -158,10 +307,28 @@ std::unique_ptr<Work> all_to_all(const Group& group, std::size_t output, std::si
                                  rust::Slice<const std::int64_t> output_counts,
                                  rust::Slice<const std::int64_t> input_counts) {
   return plain([&] {
-    std::vector<std::int64_t> to(output_counts.begin(), output_counts.end());
-    std::vector<std::int64_t> from(input_counts.begin(), input_counts.end());
-    return started(group.backend->alltoall_base(tensor(output), tensor(input), to, from));
+    return started(start_all_to_all(*group.ranks, tensor(output), tensor(input), counts(output_counts),
+                                    counts(input_counts)));
   });
+}
+
+std::array<std::uint64_t, 5> sent(const Group& group) {
+  std::array<std::uint64_t, 5> all;
+  for (std::size_t kind = 0; kind < all.size(); ++kind) all[kind] = group.ranks->sent[kind];
+  return all;
+}
+
+std::size_t gathered(const Group& group, std::size_t input, std::int64_t dim) {
+  return plain([&] { return given(Gather::apply(tensor(input), group.ranks, dim)); });
+}
+
+std::size_t scattered(const Group& group, std::size_t input, std::int64_t dim) {
+  return plain([&] { return given(Scatter::apply(tensor(input), group.ranks, dim)); });
+}
+
+std::size_t exchanged(const Group& group, std::size_t input, rust::Slice<const std::int64_t> give,
+                      rust::Slice<const std::int64_t> take) {
+  return plain([&] { return given(Exchange::apply(tensor(input), group.ranks, counts(give), counts(take))); });
 }
 
 bool wait(const Work& work) {

@@ -5,12 +5,16 @@
 
 #include "rust/cxx.h"
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <torch/custom_class.h>
 
 namespace molt {
 
@@ -21,8 +25,18 @@ struct Store {
   std::uint16_t port;
 };
 
-struct Group {
+// What the graph of autograd holds of a group, too.
+struct Ranks : torch::CustomClassHolder {
+  Ranks(std::string group, c10::intrusive_ptr<c10d::Backend> own) : name(std::move(group)), backend(std::move(own)) {}
+
+  std::string name;
   c10::intrusive_ptr<c10d::Backend> backend;
+  // Bytes that this rank had to send, by kind of collective.
+  std::array<std::atomic<std::uint64_t>, 5> sent{};
+};
+
+struct Group {
+  c10::intrusive_ptr<Ranks> ranks;
 };
 
 struct Work {
@@ -53,6 +67,14 @@ std::unique_ptr<Work> all_to_all(const Group& group, std::size_t output, std::si
                                  rust::Slice<const std::int64_t> output_counts,
                                  rust::Slice<const std::int64_t> input_counts);
 
+std::array<std::uint64_t, 5> sent(const Group& group);
+
 bool wait(const Work& work);
+
+// Differentiable, and done when they return. The tensor that comes back is new.
+std::size_t gathered(const Group& group, std::size_t input, std::int64_t dim);
+std::size_t scattered(const Group& group, std::size_t input, std::int64_t dim);
+std::size_t exchanged(const Group& group, std::size_t input, rust::Slice<const std::int64_t> give,
+                      rust::Slice<const std::int64_t> take);
 
 } // namespace molt

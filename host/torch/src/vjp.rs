@@ -30,7 +30,7 @@ fn addresses(tensors: &[&Tensor]) -> Vec<usize> {
     tensors.iter().map(|tensor| address(tensor)).collect()
 }
 
-fn owned(address: usize) -> Option<Tensor> {
+pub(crate) fn owned(address: usize) -> Option<Tensor> {
     // SAFETY: the shim gives every tensor away that it made, each once.
     (address != 0).then(|| unsafe { Tensor::from_ptr(address as *mut _) })
 }
