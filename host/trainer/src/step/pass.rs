@@ -10,13 +10,13 @@ use molt_torch::vjp;
 use tch::{Device, Kind, Tensor};
 
 /// Rows that go through the model together.
-struct MicroBatch {
+pub(super) struct MicroBatch {
     /// `[B, T]`
-    ids: Tensor,
+    pub(super) ids: Tensor,
     targets: Vec<Target>,
     /// Of each target, the place in `B·T` of the token before it, and `[n, 1]` its own id.
-    places: Tensor,
-    labels: Tensor,
+    pub(super) places: Tensor,
+    pub(super) labels: Tensor,
     /// Where tokens are to go, as [`Experts::recorded`] makes it.
     recorded: Option<Tensor>,
 }
@@ -39,12 +39,21 @@ impl Learner {
         rows: &[Row<'_>],
         mut loss: impl FnMut(&[Target], &Tensor) -> Tensor,
     ) -> Result<(), TrainError> {
+        self.shards.zero_grad();
+        self.deal(rows, &mut |batch| self.pass(batch, &mut loss))
+    }
+
+    /// Cuts rows into micro-batches and runs `each` with this rank's, one after the other: as often on every rank.
+    pub(super) fn deal(
+        &self,
+        rows: &[Row<'_>],
+        each: &mut impl FnMut(Option<&MicroBatch>) -> Result<(), TrainError>,
+    ) -> Result<(), TrainError> {
         let experts = self.network.config().experts.as_ref();
         let fits = |routing: &Routing| experts.is_some_and(|experts| experts.holds(routing));
         if !rows.iter().all(|row| row.routing.is_none_or(fits)) {
             return Err(TrainError::Routing);
         }
-        self.shards.zero_grad();
         // What follows the last target predicts nothing that is trained.
         let lengths: Vec<usize> = rows.iter().map(|row| row.targets.last().copied().unwrap_or(0)).collect();
         let trained: Vec<usize> = (0..rows.len()).filter(|&row| lengths[row] > 0).collect();
@@ -58,7 +67,7 @@ impl Learner {
                 let batch: Vec<usize> = batch.iter().map(|&index| trained[index]).collect();
                 MicroBatch::new(rows, &lengths, &batch, experts)
             });
-            self.pass(batch.as_ref(), &mut loss)?;
+            each(batch.as_ref())?;
         }
         Ok(())
     }
