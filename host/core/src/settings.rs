@@ -398,6 +398,8 @@ pub struct Optim {
     pub warmup_steps: u64,
     /// Where linear and cosine end, as a share of the peak.
     pub min_lr_ratio: f64,
+    /// Parameters that are not trained: those with one of these in their name, such as embed_tokens or layers.0.
+    pub freeze: Vec<String>,
 }
 
 impl Default for Optim {
@@ -412,6 +414,7 @@ impl Default for Optim {
             schedule: Schedule::default(),
             warmup_steps: 0,
             min_lr_ratio: 0.1,
+            freeze: Vec::new(),
         }
     }
 }

@@ -34,6 +34,13 @@ pub enum TrainError {
         "libtorch gave up: {0}; if memory ran out, lower train.micro_batch_tokens or sft.micro_batch_tokens"
     )]
     Tensors(String),
+    #[error(
+        "optim.freeze holds `{pattern}`, but no parameter of this model has that in its name; they are named like \
+         {example}"
+    )]
+    FreezesNothing { pattern: String, example: String },
+    #[error("optim.freeze leaves no parameter to train: take a pattern out")]
+    FreezesAll,
     #[error("no advantages for step {step}")]
     Estimator { step: u64, source: Box<Failure> },
     #[error(

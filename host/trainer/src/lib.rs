@@ -3,6 +3,7 @@
 pub mod advantage;
 pub mod conversations;
 pub mod error;
+mod freeze;
 mod heartbeat;
 pub mod loss;
 pub mod optim;

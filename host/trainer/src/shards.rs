@@ -3,13 +3,14 @@
 //! Every parameter is cut on dimension 0 by itself, as FSDP2 does: rank `r` of `n` holds rows
 //! `r·⌈rows/n⌉ ..` of it, the last ranks fewer or none. What a rank holds of one unit lies in one flat buffer,
 //! padded to the same length on all ranks, so that a unit is gathered by one collective and its gradient scattered
-//! by another. The padding is zero and stays zero.
+//! by another. The padding is zero and stays zero. Frozen parameters lie behind the trained ones, and have neither
+//! gradient nor moments.
 
 use crate::error::TrainError;
 use crate::optim::Parameter;
 use molt_model::{Network, Unit};
 use molt_torch::{Group, Pending};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tch::{Kind, Tensor};
 
 /// This rank's part of all parameters and of their gradients.
@@ -22,9 +23,11 @@ pub(crate) struct Shards {
 
 #[derive(Debug)]
 struct Shard {
-    /// `[P]`: this rank's rows of one parameter after the other.
+    /// `[P]`: this rank's rows of one parameter after the other, the trained ones first.
     values: Tensor,
+    /// `[T]`: of the trained ones.
     gradient: Tensor,
+    /// In the order of [`Network::names`].
     pieces: Vec<Piece>,
 }
 
@@ -33,6 +36,7 @@ struct Shard {
 struct Piece {
     name: String,
     shape: Vec<i64>,
+    is_trained: bool,
     /// First element, and elements with padding: the same on every rank.
     start: i64,
     length: i64,
@@ -53,10 +57,11 @@ pub(crate) struct Scattering<'s> {
 }
 
 impl Shards {
-    /// Cuts `parameters`, which every rank has whole.
+    /// Cuts `parameters`, which every rank has whole. Those that are not in `trained` are frozen.
     pub(crate) fn new(
         network: &Network,
         mut parameters: BTreeMap<String, Tensor>,
+        trained: &BTreeSet<String>,
         ranks: Option<Group>,
     ) -> Self {
         let (rank, size) = ranks.as_ref().map_or((0, 1), |ranks| (ranks.rank() as i64, ranks.size() as i64));
@@ -65,7 +70,7 @@ impl Shards {
                 let tensor = parameters.remove(&name).expect("a network names the parameters that it has");
                 (name, tensor)
             });
-            (unit, tch::no_grad(|| Shard::cut(own, rank, size)))
+            (unit, tch::no_grad(|| Shard::cut(own.collect(), trained, (rank, size))))
         });
         Self { units: units.collect(), ranks }
     }
@@ -80,6 +85,11 @@ impl Shards {
         network.units().into_iter().flat_map(of).collect()
     }
 
+    /// Which of a unit's parameters are trained, in the order of [`Network::names`].
+    pub(crate) fn trained(&self, unit: Unit) -> impl Iterator<Item = bool> {
+        self.units[&unit].pieces.iter().map(|piece| piece.is_trained)
+    }
+
     /// Starts to gather the parameters of a unit. Every rank calls it.
     pub(crate) fn gather(&self, unit: Unit) -> Result<Gathering<'_>, TrainError> {
         let shard = &self.units[&unit];
@@ -87,8 +97,8 @@ impl Shards {
         Ok(Gathering { shard, pending })
     }
 
-    /// Adds the gradients of a unit's parameters to those of the shards: the sum over all ranks. One that is
-    /// None or missing is zero.
+    /// Adds the gradients of a unit's trained parameters to those of the shards: the sum over all ranks. One that
+    /// is None or missing is zero.
     /// Every rank calls it. With other ranks it goes on until [`Scattering::wait`].
     pub(crate) fn scatter(
         &self,
@@ -97,13 +107,17 @@ impl Shards {
     ) -> Result<Option<Scattering<'_>>, TrainError> {
         let shard = &self.units[&unit];
         let Some(ranks) = &self.ranks else {
-            for (piece, gradient) in shard.pieces.iter().zip(gradients) {
+            for (piece, gradient) in shard.pieces.iter().zip(gradients).filter(|(piece, _)| piece.is_trained)
+            {
                 if let Some(gradient) = gradient {
                     let _ = piece.of(&shard.gradient).view(piece.shape.as_slice()).g_add_(gradient);
                 }
             }
             return Ok(None);
         };
+        if shard.gradient.numel() == 0 {
+            return Ok(None);
+        }
         let packed = shard.pack(gradients, ranks.size() as i64);
         Ok(Some(Scattering { shard, pending: ranks.reduce_scatter(&packed)? }))
     }
@@ -117,9 +131,11 @@ impl Shards {
 }
 
 impl Shard {
-    fn cut(parameters: impl Iterator<Item = (String, Tensor)>, rank: i64, size: i64) -> Self {
+    fn cut(parameters: Vec<(String, Tensor)>, trained: &BTreeSet<String>, (rank, size): (i64, i64)) -> Self {
         let (mut pieces, mut parts, mut start) = (Vec::new(), Vec::new(), 0);
-        for (name, tensor) in parameters {
+        let mut order: Vec<_> = parameters.into_iter().enumerate().collect();
+        order.sort_by_key(|(_, (name, _))| !trained.contains(name));
+        for (place, (name, tensor)) in order {
             let shape = tensor.size();
             let rows = shape.first().copied().unwrap_or(1);
             let row = tensor.numel() as i64 / rows.max(1);
@@ -128,16 +144,22 @@ impl Shard {
             let own = (rows - first).min(most);
             let held = tensor.reshape([rows, row]).narrow(0, first, own).flatten(0, -1);
             parts.push(held.constant_pad_nd([0, (most - own) * row]));
-            pieces.push(Piece { name, shape, start, length: most * row, own: own * row });
+            let is_trained = trained.contains(&name);
+            pieces
+                .push((place, Piece { name, shape, is_trained, start, length: most * row, own: own * row }));
             start += most * row;
         }
+        pieces.sort_by_key(|(place, _)| *place);
+        let pieces: Vec<Piece> = pieces.into_iter().map(|(_, piece)| piece).collect();
         let values = Tensor::cat(&parts, 0).detach();
-        Self { gradient: values.zeros_like(), values, pieces }
+        let learnt: i64 = pieces.iter().filter(|piece| piece.is_trained).map(|piece| piece.length).sum();
+        Self { gradient: values.new_zeros([learnt], (values.kind(), values.device())), values, pieces }
     }
 
     fn parameters(&self) -> Vec<Parameter> {
         self.pieces
             .iter()
+            .filter(|piece| piece.is_trained)
             .map(|piece| Parameter {
                 name: piece.name.clone(),
                 value: piece.of(&self.values).narrow(0, 0, piece.own),
@@ -147,13 +169,14 @@ impl Shard {
             .collect()
     }
 
-    /// Whole gradients as `[ranks * P]`: for every rank what it holds.
+    /// Whole gradients of the trained parameters as `[ranks * P]`: for every rank what it holds.
     fn pack(&self, gradients: &[Option<Tensor>], size: i64) -> Tensor {
         let kind = (self.values.kind(), self.values.device());
         let padded: Vec<Tensor> = self
             .pieces
             .iter()
             .enumerate()
+            .filter(|(_, piece)| piece.is_trained)
             .map(|(index, piece)| match gradients.get(index).and_then(Option::as_ref) {
                 Some(gradient) => {
                     let flat = gradient.flatten(0, -1);

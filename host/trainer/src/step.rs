@@ -1,6 +1,7 @@
 //! One optimiser step: micro-batches forward and backward, then one update.
 
 use crate::error::TrainError;
+use crate::freeze::trained;
 use crate::loss::PolicyLoss;
 use crate::optim::{Optimiser, Update};
 use crate::ranks::{Order, Orders, Ranks};
@@ -140,7 +141,7 @@ impl Learner {
     /// the same on all ranks, of which this one leads.
     ///
     /// # Errors
-    /// If a rank is lost.
+    /// If a rank is lost, or `optim.freeze` does not fit the model.
     pub fn new(
         decoder: Decoder,
         ranks: Option<Ranks>,
@@ -153,7 +154,7 @@ impl Learner {
         if let Some(orders) = &mut orders {
             orders.send(&Order::Begin { total_steps })?;
         }
-        let mut learner = Self::part(decoder, group, optim, total_steps, layout, temperature);
+        let mut learner = Self::part(decoder, group, optim, total_steps, layout, temperature)?;
         learner.orders = orders;
         Ok(learner)
     }
@@ -174,7 +175,7 @@ impl Learner {
         let Order::Begin { total_steps } = orders.receive()? else {
             return Err(TrainError::Order("the first is not the beginning".to_owned()));
         };
-        let mut learner = Self::part(decoder, Some(group), optim, total_steps, layout, temperature);
+        let mut learner = Self::part(decoder, Some(group), optim, total_steps, layout, temperature)?;
         let out_of_turn = |what: &str| TrainError::Order(format!("{what} comes out of turn"));
         loop {
             match orders.receive()? {
@@ -211,11 +212,12 @@ impl Learner {
         total_steps: u64,
         layout: Layout,
         temperature: f64,
-    ) -> Self {
+    ) -> Result<Self, TrainError> {
         let (network, parameters) = decoder.into_parts();
-        let shards = Shards::new(&network, parameters, group);
+        let trained = trained(&network, &optim.freeze)?;
+        let shards = Shards::new(&network, parameters, &trained, group);
         let optimiser = Optimiser::new(shards.parameters(&network), optim, total_steps);
-        Self { network, shards, optimiser, layout, temperature, orders: None }
+        Ok(Self { network, shards, optimiser, layout, temperature, orders: None })
     }
 
     /// The leader's errors name the ranks that do not answer.

@@ -231,6 +231,9 @@ impl Optim {
         number(found, "optim.weight_decay", self.weight_decay, |x| x >= 0.0, "at least 0");
         number(found, "optim.max_grad_norm", self.max_grad_norm, |x| x >= 0.0, "at least 0");
         rate(found, "optim.min_lr_ratio", self.min_lr_ratio);
+        if self.freeze.iter().any(String::is_empty) {
+            say(found, "optim.freeze", "holds an empty pattern, which is in every name");
+        }
     }
 }
 

@@ -60,6 +60,12 @@ impl Learner {
         loss: &mut impl FnMut(&[Target], &Tensor) -> Tensor,
     ) -> Result<(), TrainError> {
         let layers = self.network.config().num_hidden_layers;
+        let learns = |unit: Unit| self.shards.trained(unit).any(|is_trained| is_trained);
+        // Below the lowest trained unit nothing is differentiated.
+        let lowest = match learns(Unit::Embedding) {
+            true => 0,
+            false => (0..layers).find(|&layer| learns(Unit::Layer(layer))).unwrap_or(layers),
+        };
         let is_kept = |layer: usize| layer + self.layout.keep_layers.min(layers) >= layers;
         let rotation = batch.map(|batch| {
             let tokens = batch.ids.size()[1];
@@ -77,15 +83,17 @@ impl Learner {
             next =
                 self.shards.gather(if layer + 1 < layers { Unit::Layer(layer + 1) } else { Unit::Head })?;
             let Some((input, (_, rotation))) = x.take().zip(run) else { continue };
-            let graph = if is_kept(layer) {
-                let graph = self.graph(parameters, &input, rotation);
+            let graph = if layer >= lowest && is_kept(layer) {
+                let graph = self.graph(layer, parameters, &input, rotation);
                 x = Some(graph.1.detach());
                 Some(graph)
             } else {
                 x = Some(tch::no_grad(|| self.network.layer(&parameters, &input, rotation)));
                 None
             };
-            kept.push(Kept { input, graph });
+            if layer >= lowest {
+                kept.push(Kept { input, graph });
+            }
         }
 
         let mut scatters = Scatters { shards: &self.shards, last: None };
@@ -93,23 +101,23 @@ impl Learner {
 
         let again = |layer: Option<usize>| {
             layer
-                .filter(|&layer| !is_kept(layer))
+                .filter(|&layer| layer >= lowest && !is_kept(layer))
                 .map(|layer| self.shards.gather(Unit::Layer(layer)))
                 .transpose()
         };
         let mut next = again(layers.checked_sub(1))?;
-        for layer in (0..layers).rev() {
+        for layer in (lowest..layers).rev() {
             let gathered = next.take().map(Gathering::wait).transpose()?;
             next = again(layer.checked_sub(1))?;
             let gradients = match (kept.pop(), g.take(), run) {
                 (Some(Kept { input, graph }), Some(gradient), Some((_, rotation))) => {
                     let (parameters, output) = match (graph, gathered) {
                         (Some(graph), _) => graph,
-                        (None, Some(parameters)) => self.graph(parameters, &input, rotation),
+                        (None, Some(parameters)) => self.graph(layer, parameters, &input, rotation),
                         (None, None) => unreachable!("a layer was kept or is gathered again"),
                     };
                     let inputs: Vec<&Tensor> = std::iter::once(&input).chain(&parameters).collect();
-                    let mut found = vjp(&[&output], &inputs, &[&gradient])?;
+                    let mut found = partial(&output, &inputs, &gradient)?;
                     let own = found.split_off(1);
                     g = found.pop().flatten();
                     own
@@ -118,7 +126,7 @@ impl Learner {
             };
             scatters.start(Unit::Layer(layer), &gradients)?;
         }
-        let embedding = run.zip(g).map(|((batch, _), gradient)| {
+        let embedding = run.zip(g).filter(|_| learns(Unit::Embedding)).map(|((batch, _), gradient)| {
             let vocabulary = self.network.config().vocab_size as i64;
             Tensor::embedding_dense_backward(&gradient, &batch.ids, vocabulary, -1, false)
         });
@@ -126,12 +134,24 @@ impl Learner {
         scatters.finish()
     }
 
-    /// A layer's parameters and output, with the graph between; `input` becomes a leaf of it.
-    fn graph(&self, parameters: Vec<Tensor>, input: &Tensor, rotation: &Rotation) -> (Vec<Tensor>, Tensor) {
+    /// A layer's parameters and output, with the graph between; `input` and what is trained become leaves of it.
+    fn graph(
+        &self,
+        layer: usize,
+        parameters: Vec<Tensor>,
+        input: &Tensor,
+        rotation: &Rotation,
+    ) -> (Vec<Tensor>, Tensor) {
         let _ = input.set_requires_grad(true);
-        let parameters: Vec<Tensor> = parameters.iter().map(leaf).collect();
+        let parameters = self.leaves(Unit::Layer(layer), parameters);
         let output = self.network.layer(&parameters, input, rotation);
         (parameters, output)
+    }
+
+    /// The parameters of a unit, of which the trained ones are leaves of a graph.
+    fn leaves(&self, unit: Unit, parameters: Vec<Tensor>) -> Vec<Tensor> {
+        let of = |(tensor, is_trained)| if is_trained { leaf(&tensor) } else { tensor };
+        parameters.into_iter().zip(self.shards.trained(unit)).map(of).collect()
     }
 
     /// Last norm, logits and loss of the hidden states `[B, T, d]`. Gives back the gradient by them.
@@ -145,13 +165,14 @@ impl Learner {
         loss: &mut impl FnMut(&[Target], &Tensor) -> Tensor,
     ) -> Result<Option<Tensor>, TrainError> {
         let is_tied = self.network.config().tie_word_embeddings;
-        let mut parameters = unit.wait()?;
+        let mut parameters = self.leaves(Unit::Head, unit.wait()?);
         if is_tied {
-            parameters.extend(self.shards.gather(Unit::Embedding)?.wait()?);
+            let embedding = self.shards.gather(Unit::Embedding)?.wait()?;
+            parameters.extend(self.leaves(Unit::Embedding, embedding));
         }
         let (mut gradients, mut gradient) = (vec![None, None], None);
         if let Some((hidden, batch)) = batch {
-            let [norm, head] = [leaf(&parameters[0]), leaf(&parameters[1])];
+            let [norm, head] = [&parameters[0], &parameters[1]];
             let flat = hidden.flatten(0, 1);
             let rows = flat.index_select(0, &batch.places);
             let chunk = (self.layout.max_logits / self.network.config().vocab_size).max(1);
@@ -160,11 +181,11 @@ impl Learner {
                 let count = chunk.min(batch.targets.len() - start);
                 let part = |t: &Tensor| t.narrow(0, start as i64, count as i64);
                 let input = leaf(&part(&rows));
-                let logits = self.network.logits(&head, &self.network.norm(&norm, &input)) / self.temperature;
+                let logits = self.network.logits(head, &self.network.norm(norm, &input)) / self.temperature;
                 let logprobs =
                     logits.log_softmax(-1, None).gather(1, &part(&batch.labels), false).squeeze_dim(1);
                 let value = loss(&batch.targets[start..start + count], &logprobs);
-                let found = vjp(&[&value], &[&input, &norm, &head], &[&value.ones_like()])?;
+                let found = partial(&value, &[&input, norm, head], &value.ones_like())?;
                 let mut found = found.into_iter();
                 parts.push(found.next().flatten().unwrap_or_else(|| input.zeros_like()));
                 for (sum, found) in gradients.iter_mut().zip(found) {
@@ -232,6 +253,17 @@ impl Scatters<'_> {
 /// The same values as a leaf of a new graph.
 fn leaf(tensor: &Tensor) -> Tensor {
     tensor.detach().set_requires_grad(true)
+}
+
+/// The gradients of `output · gradient` by those of `inputs` that are leaves of its graph.
+fn partial(
+    output: &Tensor,
+    inputs: &[&Tensor],
+    gradient: &Tensor,
+) -> Result<Vec<Option<Tensor>>, TrainError> {
+    let leaves: Vec<&Tensor> = inputs.iter().copied().filter(|input| input.requires_grad()).collect();
+    let mut found = vjp(&[output], &leaves, &[gradient])?.into_iter();
+    Ok(inputs.iter().map(|input| if input.requires_grad() { found.next().flatten() } else { None }).collect())
 }
 
 /// Adds what there is.

@@ -9,16 +9,19 @@ use proptest::test_runner::{RngSeed, TestCaseError};
 const VOCABULARY: u32 = 61;
 
 pub(super) fn decoder(initializer_range: &str) -> Decoder {
+    model(initializer_range, true)
+}
+
+/// A small model, whose head is its embedding if it is tied.
+pub(super) fn model(initializer_range: &str, is_tied: bool) -> Decoder {
     let config = r#"{
         "model_type": "qwen3", "vocab_size": 61, "hidden_size": 16, "intermediate_size": 32, "head_dim": 8,
         "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
-        "max_position_embeddings": 128, "rms_norm_eps": 1e-6, "tie_word_embeddings": true,
+        "max_position_embeddings": 128, "rms_norm_eps": 1e-6, "tie_word_embeddings": TIED,
         "hidden_act": "silu", "initializer_range": RANGE
     }"#;
-    Decoder::random(
-        Config::parse(&config.replace("RANGE", initializer_range)).expect("a valid configuration"),
-        7,
-    )
+    let config = config.replace("RANGE", initializer_range).replace("TIED", &is_tied.to_string());
+    Decoder::random(Config::parse(&config).expect("a valid configuration"), 7)
 }
 
 fn learner(micro_batch_tokens: usize) -> Learner {
@@ -32,7 +35,10 @@ fn with(kind: Kind, initializer_range: &str, micro_batch_tokens: usize) -> Learn
 
 /// A decoder whose weights are of `kind`.
 pub(super) fn of_kind(kind: Kind, initializer_range: &str) -> Decoder {
-    let decoder = decoder(initializer_range);
+    converted(decoder(initializer_range), kind)
+}
+
+pub(super) fn converted(decoder: Decoder, kind: Kind) -> Decoder {
     for (_, mut parameter) in decoder.parameters() {
         let converted = parameter.to_kind(kind);
         parameter.set_data(&converted);
@@ -50,7 +56,7 @@ pub(super) fn optim() -> Optim {
 
 /// A learner of a process that trains alone.
 pub(super) fn alone(decoder: Decoder, layout: Layout) -> Learner {
-    Learner::part(decoder, None, &optim(), 10, layout, 0.7)
+    Learner::part(decoder, None, &optim(), 10, layout, 0.7).expect("settings that fit")
 }
 
 pub(super) const LOSS: PolicyLoss =
@@ -272,6 +278,23 @@ fn what_follows_the_last_action_is_not_read() {
         gradient(&learner)
     });
     assert_eq!(gradients[0], gradients[1]);
+}
+
+#[test]
+fn what_cannot_be_frozen_is_refused() {
+    let refused = |is_tied, freeze: &[&str]| {
+        let freeze = freeze.iter().map(|pattern| (*pattern).to_owned()).collect();
+        let optim = Optim { freeze, ..optim() };
+        let learner = Learner::part(model("0.3", is_tied), None, &optim, 10, layout(64), 0.7);
+        learner.map(|_| ()).expect_err("refused").to_string()
+    };
+    let unknown = refused(true, &["norm", "layers.7."]);
+    assert!(unknown.contains("holds `layers.7.`, but no parameter"), "{unknown}");
+    assert!(unknown.ends_with("like model.layers.0.input_layernorm.weight"), "{unknown}");
+    // A tied head has no name of its own.
+    assert!(refused(true, &["lm_head"]).contains("holds `lm_head`"));
+    assert!(refused(true, &["layers", "norm", "embed"]).contains("no parameter to train"));
+    assert!(refused(false, &["layers", "norm", "embed", "lm_head"]).contains("no parameter to train"));
 }
 
 #[test]
