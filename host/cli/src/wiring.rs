@@ -94,7 +94,11 @@ impl Model {
     /// The family and the number of parameters, for people.
     pub(crate) fn describe(&self, decoder: &Decoder) -> String {
         let parameters: usize = decoder.parameters().iter().map(|(_, tensor)| tensor.numel()).sum();
-        let family = if self.config.qk_norm { "qwen3" } else { "llama" };
+        let family = match (&self.config.experts, self.config.qk_norm) {
+            (Some(_), _) => "qwen3_moe",
+            (None, true) => "qwen3",
+            (None, false) => "llama",
+        };
         format!("{}, {family}, {} parameters", self.path.display(), crate::present::quantity(parameters))
     }
 }
@@ -209,7 +213,7 @@ pub(crate) fn draw(run_dir: &Path, panels: &[(&str, &[(&str, &str)])]) -> Result
 }
 
 /// Counts by name, for a line of a summary.
-pub(crate) fn counts<N: std::fmt::Display>(counts: &BTreeMap<&str, N>) -> String {
+pub(crate) fn counts<N: std::fmt::Display>(counts: &BTreeMap<String, N>) -> String {
     if counts.is_empty() {
         return "none".into();
     }

@@ -9,6 +9,7 @@
 //! group is admitted, so no token is older than that either.
 
 use crate::ids::GroupId;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Where a run is in its data.
@@ -25,7 +26,7 @@ pub enum State {
 }
 
 /// The admission ledger. Its state follows from its counts, so the two cannot disagree.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ledger {
     prompts: u64,
     batch_size: usize,
@@ -62,6 +63,17 @@ impl Ledger {
             shipped: 0,
             published: 0,
         }
+    }
+
+    /// The ledger of a run that goes on, maybe with another number of prompts or another queue.
+    #[must_use]
+    pub fn resumed(self, prompts: u64, queue_size: usize) -> Self {
+        Self { prompts: prompts.max(self.admitted), queue_size, ..self }
+    }
+
+    /// Groups in flight, which a run that goes on must start again.
+    pub fn running(&self) -> impl Iterator<Item = GroupId> {
+        self.running.keys().copied()
     }
 
     /// Where the run is in its data.

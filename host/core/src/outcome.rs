@@ -3,9 +3,11 @@
 use crate::chat::Task;
 use crate::ids::{GroupId, RolloutId};
 use crate::trajectory::Trajectory;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// The end of one rollout.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Outcome {
     /// Scored, and fit to train on.
     Finished(Box<Trajectory>),
@@ -14,7 +16,7 @@ pub enum Outcome {
 }
 
 /// A rollout that is not trained on.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dropped {
     pub rollout: RolloutId,
     pub reason: DropReason,
@@ -23,7 +25,7 @@ pub struct Dropped {
 }
 
 /// Why a rollout was dropped. The label of each names it in metrics and in `summary.json`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum DropReason {
     /// The rendered prompt leaves no room for a turn.
     PromptTooLong,
@@ -36,18 +38,18 @@ pub enum DropReason {
     /// Too few rollouts of its group could be trained on, so the whole group was given up.
     GroupUnusable,
     /// A plugin failed; the text is the kind of failure, e.g. `cpu-limit` or `trap`.
-    Plugin(&'static str),
+    Plugin(Cow<'static, str>),
 }
 
 impl DropReason {
     /// Whether a plugin is to blame, by failing, by its messages, or by not scoring: counts towards the run's
     /// error rate.
-    pub fn is_failure(self) -> bool {
+    pub fn is_failure(&self) -> bool {
         matches!(self, DropReason::Plugin(_) | DropReason::Unrenderable | DropReason::NoReward)
     }
 
     /// The name in metrics.
-    pub fn label(self) -> &'static str {
+    pub fn label(&self) -> &str {
         match self {
             DropReason::PromptTooLong => "prompt-too-long",
             DropReason::NoActionTokens => "no-action-tokens",
@@ -60,7 +62,7 @@ impl DropReason {
 }
 
 /// All rollouts of one dispatched prompt, in member order.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Group {
     pub id: GroupId,
     pub task: Task,

@@ -3,6 +3,7 @@
 //! The doc comment of a field is its help text. A field exists in the settings of a command only if that
 //! command reads it, so a key that would do nothing is an unknown key.
 
+mod ckpt;
 mod command;
 mod keys;
 mod origin;
@@ -10,6 +11,7 @@ mod overlay;
 mod plugins;
 mod validate;
 
+pub use ckpt::{Change, Ckpt, changes};
 pub use command::{Problem, Settings, SettingsError};
 pub use keys::{ANY, Key, Kind, keys, nearest};
 pub use origin::{HttpRule, HttpRuleError, Origin};
@@ -38,6 +40,7 @@ pub struct TrainSettings {
     pub fsdp: Fsdp,
     pub optim: Optim,
     pub eval: Eval,
+    pub ckpt: Ckpt,
     pub log: Log,
 }
 
@@ -51,6 +54,7 @@ pub struct SftSettings {
     pub sft: Sft,
     pub fsdp: Fsdp,
     pub optim: Optim,
+    pub ckpt: Ckpt,
 }
 
 /// Settings of `molt eval`.

@@ -77,7 +77,7 @@ impl Segment {
 }
 
 /// A finished rollout.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Trajectory {
     pub rollout: RolloutId,
     pub task: Task,
@@ -98,7 +98,7 @@ pub struct Trajectory {
 }
 
 /// How a rollout was scored.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Reward {
     /// A finite number.
     Scored { value: f64, solved: bool },

@@ -1,5 +1,6 @@
 //! The share of the latest rollouts that failed.
 
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// When failing rollouts end a run.
@@ -12,7 +13,7 @@ pub struct ErrorLimit {
 }
 
 /// A window over the latest rollouts.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ErrorWindow {
     size: usize,
     latest: VecDeque<bool>,

@@ -19,15 +19,18 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 TESTDATA = Path(__file__).resolve().parent.parent / "testdata"
 VERSIONS = {"python": platform.python_version()} | {p: version(p) for p in ("torch", "transformers", "safetensors")}
 
 
-def load(directory):
-    """The model in float32 with the plainest attention."""
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
+def load(directory, **changed):
+    """The model in float32 with the plainest attention; `changed` replaces keys of its config.json."""
+    model = AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager", **changed
+    )
     return model.eval()
 
 
@@ -71,12 +74,26 @@ def make_models():
     text["rope_theta"] = text["rope_scaling"].pop("rope_theta")
     (directory / "config.json").write_text(json.dumps(text, indent=2) + "\n")
 
-    for directory in (TESTDATA / "tiny-qwen3", TESTDATA / "tiny-llama3"):
+    # Layers of experts with a dense one between.
+    config = Qwen3MoeConfig(
+        vocab_size=96, hidden_size=32, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=1, head_dim=16,
+        intermediate_size=48, moe_intermediate_size=16, num_experts=6, num_experts_per_tok=2, mlp_only_layers=[1],
+        norm_topk_prob=True, max_position_embeddings=128, bos_token_id=1, eos_token_id=2, pad_token_id=2,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+    )  # fmt: skip
+    model = randomise(Qwen3MoeForCausalLM(config), 6)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "mlp" in name:
+                parameter *= 4  # so that routing matters to the logits
+    model.bfloat16().save_pretrained(TESTDATA / "tiny-qwen3-moe")
+
+    for directory in (TESTDATA / "tiny-qwen3", TESTDATA / "tiny-llama3", TESTDATA / "tiny-qwen3-moe"):
         (directory / "generation_config.json").unlink(missing_ok=True)
 
 
-def logits_of(name, shape, seed):
-    model = load(TESTDATA / name)
+def logits_of(name, shape, seed, **changed):
+    model = load(TESTDATA / name, **changed)
     ids = random_ids(shape, model.config.vocab_size, seed)
     with torch.no_grad():
         logits = model(ids).logits
@@ -123,6 +140,10 @@ def write_committed():
     for name, shape, seed in (("tiny-qwen3", (2, 40), 3), ("tiny-llama3", (1, 160), 4)):
         _, tensors = logits_of(name, shape, seed)
         save_file(tensors, TESTDATA / name / "reference.safetensors", metadata=VERSIONS)
+    _, tensors = logits_of("tiny-qwen3-moe", (2, 24), 7)
+    _, plain = logits_of("tiny-qwen3-moe", (2, 24), 7, norm_topk_prob=False)
+    tensors["logits_without_renormalisation"] = plain["logits"]
+    save_file(tensors, TESTDATA / "tiny-qwen3-moe" / "reference.safetensors", metadata=VERSIONS)
     model, tensors = logits_of("stories260k", (2, 64), 5)
     tensors["greedy"] = greedy(model, 160)
     save_file(tensors, TESTDATA / "stories260k" / "reference.safetensors", metadata=VERSIONS)

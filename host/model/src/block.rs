@@ -4,21 +4,22 @@ use tch::Tensor;
 
 use crate::cache::Window;
 use crate::config::Config;
+use crate::experts::Routed;
 use crate::rope::Rotation;
 
-const NAMES: [&str; 9] = [
+const ATTENTION: [&str; 6] = [
     "input_layernorm",
     "self_attn.q_proj",
     "self_attn.k_proj",
     "self_attn.v_proj",
     "self_attn.o_proj",
     "post_attention_layernorm",
-    "mlp.gate_proj",
-    "mlp.up_proj",
-    "mlp.down_proj",
 ];
+const DENSE: &[&str] = &["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"];
+const EXPERTS: &[&str] =
+    &["mlp.experts.gate_proj", "mlp.experts.up_proj", "mlp.experts.down_proj", "mlp.gate"];
 
-/// The parameters of one layer, under the names of the Hugging Face checkpoint.
+/// The parameters of one layer, under the names of the Hugging Face checkpoint; those of experts are stacked.
 #[derive(Debug)]
 pub(crate) struct Block {
     input_layernorm: Tensor,
@@ -29,34 +30,32 @@ pub(crate) struct Block {
     /// Root-mean-square norm of every query and key head (Qwen3).
     qk_norm: Option<(Tensor, Tensor)>,
     post_attention_layernorm: Tensor,
+    /// `[ffn, d]`, or `[E, ffn, d]` with experts; `down_proj` is the other way round.
     gate_proj: Tensor,
     up_proj: Tensor,
     down_proj: Tensor,
+    /// `[E, d]`, of a layer with experts.
+    router: Option<Tensor>,
 }
 
 impl Block {
     /// The names of a layer's parameters, between `model.layers.N.` and `.weight`.
-    pub(crate) fn names(config: &Config) -> impl Iterator<Item = &'static str> {
+    pub(crate) fn names(config: &Config, layer: usize) -> impl Iterator<Item = &'static str> {
+        let mlp = if config.expert_layer(layer).is_some() { EXPERTS } else { DENSE };
         let qk_norm: &[&str] = if config.qk_norm { &["self_attn.q_norm", "self_attn.k_norm"] } else { &[] };
-        NAMES.iter().chain(qk_norm).copied()
+        ATTENTION.iter().chain(mlp).chain(qk_norm).copied()
     }
 
     /// The layer whose parameters these are, as [`Block::names`] orders them.
-    pub(crate) fn new(config: &Config, parameters: &[Tensor]) -> Self {
-        let [
-            input_layernorm,
-            q_proj,
-            k_proj,
-            v_proj,
-            o_proj,
-            post,
-            gate_proj,
-            up_proj,
-            down_proj,
-            qk_norm @ ..,
-        ] = parameters
+    pub(crate) fn new(config: &Config, layer: usize, parameters: &[Tensor]) -> Self {
+        let [input_layernorm, q_proj, k_proj, v_proj, o_proj, post, gate_proj, up_proj, down_proj, rest @ ..] =
+            parameters
         else {
             panic!("{} parameters for a layer", parameters.len())
+        };
+        let (router, qk_norm) = match (config.expert_layer(layer), rest) {
+            (Some(_), [router, rest @ ..]) => (Some(router.shallow_clone()), rest),
+            _ => (None, rest),
         };
         let qk_norm = match (config.qk_norm, qk_norm) {
             (true, [query, key]) => Some((query.shallow_clone(), key.shallow_clone())),
@@ -74,23 +73,30 @@ impl Block {
             gate_proj: gate_proj.shallow_clone(),
             up_proj: up_proj.shallow_clone(),
             down_proj: down_proj.shallow_clone(),
+            router,
         }
     }
 
     /// `[B, T, d]` to `[B, T, d]`. Without a window every row starts here, and attention is causal in the row.
-    /// With one, it comes with the number of this layer.
+    /// With one, it comes with the number of this layer. Of a layer with experts `recorded` may say which are
+    /// taken, and its routing comes back.
     pub(crate) fn forward(
         &self,
         config: &Config,
         x: &Tensor,
         rotation: &Rotation,
         window: Option<(usize, &mut Window)>,
-    ) -> Tensor {
+        recorded: Option<&Tensor>,
+    ) -> (Tensor, Option<Routed>) {
         let normed = rms_norm(x, &self.input_layernorm, config);
         let x = x + linear(&self.attention(config, &normed, rotation, window), &self.o_proj);
         let normed = rms_norm(&x, &self.post_attention_layernorm, config);
-        let gated = linear(&normed, &self.gate_proj).silu() * linear(&normed, &self.up_proj);
-        x + linear(&gated, &self.down_proj)
+        let [gate, up, down] = [&self.gate_proj, &self.up_proj, &self.down_proj];
+        let Some((experts, router)) = config.experts.as_ref().zip(self.router.as_ref()) else {
+            return (x + gated(&normed, gate, up, down), None);
+        };
+        let routed = experts.route(&normed, router, recorded);
+        (x + experts.mix(&normed, &routed, [gate, up, down]), Some(routed))
     }
 
     /// The heads' outputs side by side, `[B, T, heads * head_dim]`.
@@ -126,6 +132,11 @@ impl Block {
 /// `x / sqrt(mean(x^2) + eps) * weight` over the last dimension (Zhang and Sennrich 2019).
 pub(crate) fn rms_norm(x: &Tensor, weight: &Tensor, config: &Config) -> Tensor {
     x.rms_norm(weight.size(), Some(weight), config.rms_norm_eps)
+}
+
+/// `(silu(x G^T) * x U^T) D^T` (Shazeer 2020, SwiGLU).
+pub(crate) fn gated(x: &Tensor, gate: &Tensor, up: &Tensor, down: &Tensor) -> Tensor {
+    linear(&(linear(x, gate).silu() * linear(x, up)), down)
 }
 
 /// `x W^T`.

@@ -1,4 +1,4 @@
-//! Keys and values of the tokens that were already computed.
+//! Keys and values of the tokens that were already computed, and the experts they went to.
 
 use std::ops::Range;
 use tch::{Device, Kind, Tensor};
@@ -23,6 +23,15 @@ pub struct KvCache {
 struct Layer {
     keys: Tensor,
     values: Tensor,
+    /// `[rows, capacity, k]` of `Int16`, in a layer with experts.
+    experts: Option<Tensor>,
+}
+
+impl Layer {
+    /// Everything that is stored per row and token.
+    fn stored(&mut self) -> impl Iterator<Item = &mut Tensor> {
+        [&mut self.keys, &mut self.values].into_iter().chain(&mut self.experts)
+    }
 }
 
 /// The part of a cache that one forward pass appends to and reads.
@@ -42,8 +51,12 @@ impl KvCache {
     pub fn new(config: &Config, rows: usize) -> Self {
         let (heads, head_dim) = (config.num_key_value_heads as i64, config.head_dim as i64);
         let empty = || Tensor::zeros([rows as i64, 0, heads, head_dim], (Kind::Float, Device::Cpu));
-        let layers =
-            (0..config.num_hidden_layers).map(|_| Layer { keys: empty(), values: empty() }).collect();
+        let experts = |layer| {
+            let experts = config.expert_layer(layer).and(config.experts.as_ref())?;
+            Some(Tensor::zeros([rows as i64, 0, experts.per_token as i64], (Kind::Int16, Device::Cpu)))
+        };
+        let layer = |layer| Layer { keys: empty(), values: empty(), experts: experts(layer) };
+        let layers = (0..config.num_hidden_layers).map(layer).collect();
         let groups = config.num_attention_heads / config.num_key_value_heads;
         Self { layers, rows, capacity: 0, heads, head_dim, groups }
     }
@@ -64,12 +77,29 @@ impl KvCache {
         }
         tch::no_grad(|| {
             for layer in &mut self.layers {
-                for stored in [&mut layer.keys, &mut layer.values] {
+                for stored in layer.stored() {
                     let part = |row: usize| stored.select(0, row as i64).narrow(0, 0, tokens as i64);
                     part(to).copy_(&part(from));
                 }
             }
         });
+    }
+
+    /// The experts of the first `tokens` tokens of a row, in the order `[tokens, layers with experts, k]`; each is
+    /// of the forward pass that computed the keys and values beside it. Empty without such layers.
+    ///
+    /// # Panics
+    /// If `row` is not below [`KvCache::rows`], or `tokens` is more than a row has room for.
+    pub fn experts(&self, row: usize, tokens: usize) -> Vec<u16> {
+        let of = |experts: &Tensor| experts.get(row as i64).narrow(0, 0, tokens as i64);
+        let layers: Vec<Tensor> =
+            self.layers.iter().filter_map(|layer| layer.experts.as_ref().map(of)).collect();
+        if layers.is_empty() {
+            return Vec::new();
+        }
+        let flat = Tensor::stack(&layers, 1).flatten(0, -1);
+        let ids = Vec::<i16>::try_from(flat).expect("a vector of Int16");
+        ids.into_iter().map(|id| id as u16).collect()
     }
 
     /// The window in which each row of `rows` gains `tokens` tokens after its first `starts[r]`.
@@ -99,10 +129,11 @@ impl KvCache {
         }
         const SMALLEST: usize = 64;
         let capacity = length.next_power_of_two().max(SMALLEST);
-        let shape = [self.rows as i64, capacity as i64, self.heads, self.head_dim];
         for layer in &mut self.layers {
-            for stored in [&mut layer.keys, &mut layer.values] {
-                let grown = Tensor::zeros(shape, (Kind::Float, Device::Cpu));
+            for stored in layer.stored() {
+                let mut shape = stored.size();
+                shape[1] = capacity as i64;
+                let grown = Tensor::zeros(shape, (stored.kind(), Device::Cpu));
                 grown.narrow(1, 0, self.capacity as i64).copy_(stored);
                 *stored = grown;
             }
@@ -123,6 +154,15 @@ impl Window<'_> {
         let layer = &mut self.cache.layers[layer];
         for (stored, new) in [(&layer.keys, keys), (&layer.values, values)] {
             let _ = stored.view(shape).index_copy_(0, &self.slots, &new.reshape(shape));
+        }
+    }
+
+    /// Stores the `[R, T, k]` experts of a layer that has some.
+    pub(crate) fn record(&mut self, layer: usize, experts: &Tensor) {
+        if let Some(stored) = &self.cache.layers[layer].experts {
+            let shape = [-1, stored.size()[2]];
+            let new = experts.reshape(shape).to_kind(Kind::Int16);
+            let _ = stored.view(shape).index_copy_(0, &self.slots, &new);
         }
     }
 

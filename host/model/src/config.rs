@@ -4,8 +4,9 @@ use serde_json::{Map, Value};
 use std::path::Path;
 
 use crate::error::ModelError;
+use crate::experts::Experts;
 
-/// What `config.json` says of a Llama or Qwen3 decoder. Keys that the decoder does not use are kept for saving.
+/// What `config.json` says of a Llama, Qwen3 or Qwen3-MoE decoder. Keys that the decoder does not use are kept for saving.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     pub vocab_size: usize,
@@ -24,6 +25,8 @@ pub struct Config {
     pub tie_word_embeddings: bool,
     /// Every query and key head is normalised (Qwen3).
     pub qk_norm: bool,
+    /// None if every layer is dense.
+    pub experts: Option<Experts>,
     /// Standard deviation of random initial weights.
     pub initializer_range: f64,
     /// The file as it was read, with every key.
@@ -63,27 +66,32 @@ impl Config {
         let source: Map<String, Value> =
             serde_json::from_str(text).map_err(|error| format!("not a JSON object: {error}"))?;
         let keys = Keys { object: &source, within: "" };
-        let qwen3 = match keys.text("model_type")? {
+        let model_type = keys.text("model_type")?;
+        let qwen3 = match model_type {
             Some("llama") => false,
-            Some("qwen3") => true,
-            Some(other) => return Err(format!("model_type {other:?} is not supported; llama and qwen3 are")),
-            None => return Err("model_type is missing; llama and qwen3 are supported".to_owned()),
+            Some("qwen3" | "qwen3_moe") => true,
+            Some(other) => {
+                return Err(format!("model_type {other:?} is not supported; llama, qwen3 and qwen3_moe are"));
+            }
+            None => return Err("model_type is missing; llama, qwen3 and qwen3_moe are supported".to_owned()),
         };
         refuse_unsupported(&keys)?;
 
         let num_attention_heads = keys.size("num_attention_heads", None)?;
         let hidden_size = keys.size("hidden_size", None)?;
         let (theta, rope_scaling) = rope(&keys)?;
+        let num_hidden_layers = keys.size("num_hidden_layers", None)?;
+        let is_moe = model_type == Some("qwen3_moe");
         let config = Self {
             vocab_size: keys.size("vocab_size", None)?,
             hidden_size,
             intermediate_size: keys.size("intermediate_size", None)?,
-            num_hidden_layers: keys.size("num_hidden_layers", None)?,
+            num_hidden_layers,
             num_attention_heads,
             num_key_value_heads: keys.size("num_key_value_heads", Some(num_attention_heads))?,
             head_dim: keys.size(
                 "head_dim",
-                Some(if qwen3 { 128 } else { (hidden_size / num_attention_heads).max(1) }),
+                Some(if qwen3 && !is_moe { 128 } else { (hidden_size / num_attention_heads).max(1) }),
             )?,
             max_position_embeddings: keys
                 .size("max_position_embeddings", Some(if qwen3 { 32_768 } else { 2048 }))?,
@@ -92,6 +100,7 @@ impl Config {
             rope_scaling,
             tie_word_embeddings: keys.flag("tie_word_embeddings")?,
             qk_norm: qwen3,
+            experts: if is_moe { Experts::parse(&keys, num_hidden_layers)? } else { None },
             initializer_range: keys.number("initializer_range")?.unwrap_or(0.02),
             source: Map::new(),
         };
@@ -112,10 +121,19 @@ impl Config {
         Ok(Self { source, ..config })
     }
 
+    /// The place of this layer among those with experts; none if it is dense.
+    pub fn expert_layer(&self, layer: usize) -> Option<usize> {
+        self.experts.as_ref()?.layers.binary_search(&layer).ok()
+    }
+
     /// The `config.json` of float32 weights of this shape: the file that was read, with that dtype.
     pub(crate) fn to_json(&self) -> Value {
         let mut object = self.source.clone();
-        let class = if self.qk_norm { "Qwen3ForCausalLM" } else { "LlamaForCausalLM" };
+        let class = match object.get("model_type").and_then(Value::as_str) {
+            Some("qwen3_moe") => "Qwen3MoeForCausalLM",
+            Some("qwen3") => "Qwen3ForCausalLM",
+            _ => "LlamaForCausalLM",
+        };
         if object.get("architectures").is_none_or(Value::is_null) {
             object.insert("architectures".to_owned(), Value::from(vec![class]));
         }
@@ -126,7 +144,7 @@ impl Config {
         Value::Object(object)
     }
 
-    /// Names and shapes of all parameters, sorted by name.
+    /// Names and shapes of all parameters, sorted by name. The experts of a layer are stacked.
     pub(crate) fn parameters(&self) -> Vec<(String, Vec<i64>)> {
         let [d, ffn, vocab, head] =
             [self.hidden_size, self.intermediate_size, self.vocab_size, self.head_dim].map(|n| n as i64);
@@ -152,9 +170,20 @@ impl Config {
                 add("self_attn.k_norm", &[head]);
             }
             add("post_attention_layernorm", &[d]);
-            add("mlp.gate_proj", &[ffn, d]);
-            add("mlp.up_proj", &[ffn, d]);
-            add("mlp.down_proj", &[d, ffn]);
+            match &self.experts {
+                Some(experts) if self.expert_layer(layer).is_some() => {
+                    let [count, ffn] = [experts.count, experts.intermediate_size].map(|n| n as i64);
+                    add("mlp.gate", &[count, d]);
+                    add("mlp.experts.gate_proj", &[count, ffn, d]);
+                    add("mlp.experts.up_proj", &[count, ffn, d]);
+                    add("mlp.experts.down_proj", &[count, d, ffn]);
+                }
+                _ => {
+                    add("mlp.gate_proj", &[ffn, d]);
+                    add("mlp.up_proj", &[ffn, d]);
+                    add("mlp.down_proj", &[d, ffn]);
+                }
+            }
         }
         all.sort();
         all
@@ -237,14 +266,14 @@ fn rope(keys: &Keys) -> Result<(f64, RopeScaling), String> {
 }
 
 /// Typed access to an object of the file; an absent key and `null` are the same.
-struct Keys<'a> {
+pub(crate) struct Keys<'a> {
     object: &'a Map<String, Value>,
     /// The key that holds the object, empty for the whole file.
     within: &'a str,
 }
 
 impl<'a> Keys<'a> {
-    fn read<T>(
+    pub(crate) fn read<T>(
         &self,
         key: &str,
         wanted: &str,
@@ -266,7 +295,7 @@ impl<'a> Keys<'a> {
         self.read(key, "a string", Value::as_str)
     }
 
-    fn flag(&self, key: &str) -> Result<bool, String> {
+    pub(crate) fn flag(&self, key: &str) -> Result<bool, String> {
         Ok(self.read(key, "true or false", Value::as_bool)?.unwrap_or(false))
     }
 
@@ -282,7 +311,7 @@ impl<'a> Keys<'a> {
     }
 
     /// A count from 1 to 2^24, which leaves room to multiply three of them.
-    fn size(&self, key: &str, default: Option<usize>) -> Result<usize, String> {
+    pub(crate) fn size(&self, key: &str, default: Option<usize>) -> Result<usize, String> {
         let wanted = "a whole number from 1 to 2^24";
         let size = self.read(key, wanted, |value| {
             value.as_u64().filter(|n| (1..=1 << 24).contains(n)).and_then(|n| usize::try_from(n).ok())

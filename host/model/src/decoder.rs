@@ -13,6 +13,7 @@ use crate::cache::{KvCache, Window};
 use crate::checkpoint::{self, Checkpoint};
 use crate::config::Config;
 use crate::error::ModelError;
+use crate::experts::stored;
 use crate::network::{EMBEDDING, HEAD, NORM, Network, Unit};
 
 /// A causal language model of the Llama family in float32 on the CPU.
@@ -42,12 +43,17 @@ impl Decoder {
         let ignored = |name: &str| {
             name.ends_with(".rotary_emb.inv_freq") || (config.tie_word_embeddings && name == HEAD)
         };
+        let names: Vec<String> = expected.iter().flat_map(|(name, shape)| stored(name, shape).0).collect();
         let found = checkpoint.names().filter(|name| !ignored(name));
-        match_names(expected.iter().map(|(name, _)| name.as_str()), found)?;
+        match_names(names.iter().map(String::as_str), found)?;
         let parameters = expected
             .into_iter()
             .map(|(name, shape)| {
-                let tensor = checkpoint.read(&name, &shape)?;
+                let (parts, of_part) = stored(&name, &shape);
+                let parts = parts.iter().map(|part| checkpoint.read(part, of_part));
+                let mut parts = parts.collect::<Result<Vec<_>, _>>()?;
+                let is_stacked = of_part.len() < shape.len();
+                let tensor = if is_stacked { Tensor::stack(&parts, 0) } else { parts.remove(0) };
                 Ok((name, tensor))
             })
             .collect::<Result<BTreeMap<_, _>, ModelError>>()?;
@@ -87,7 +93,7 @@ impl Decoder {
         let get = |name: &str| parameters[name].shallow_clone();
         let block = |layer| {
             let own: Vec<Tensor> = network.names(Unit::Layer(layer)).iter().map(|name| get(name)).collect();
-            Block::new(network.config(), &own)
+            Block::new(network.config(), layer, &own)
         };
         let config = network.config();
         Self {
@@ -111,7 +117,7 @@ impl Decoder {
     }
 
     /// All parameters under their Hugging Face names, sorted by name; a tied head appears once, as the
-    /// embedding. The tensors are the model's own: a change to one in place changes the model.
+    /// embedding, and the experts of a layer as one stack, without their numbers in the name. The tensors are the model's own: a change to one in place changes the model.
     pub fn parameters(&self) -> Vec<(String, Tensor)> {
         self.parameters.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect()
     }
@@ -190,8 +196,12 @@ impl Decoder {
         let rotation = self.network.rotation(positions);
         let mut x = self.network.embed(&self.embedding, ids);
         for (layer, block) in self.blocks.iter().enumerate() {
-            let window = window.as_deref_mut().map(|window| (layer, window));
-            x = block.forward(self.config(), &x, &rotation, window);
+            let appended = window.as_deref_mut().map(|window| (layer, window));
+            let (output, routed) = block.forward(self.config(), &x, &rotation, appended, None);
+            if let Some((window, routed)) = window.as_deref_mut().zip(routed) {
+                window.record(layer, &routed.experts);
+            }
+            x = output;
         }
         self.network.norm(&self.norm, &x)
     }
@@ -217,7 +227,14 @@ impl Decoder {
 /// If the directory or a file cannot be written.
 pub fn save(config: &Config, parameters: &[(String, Tensor)], dir: &Path) -> Result<(), ModelError> {
     std::fs::create_dir_all(dir).map_err(|source| ModelError::Write { path: dir.to_owned(), source })?;
-    checkpoint::write(dir, parameters)?;
+    let split = parameters.iter().flat_map(|(name, tensor)| {
+        let shape = tensor.size();
+        let (names, of_part) = stored(name, &shape);
+        let is_stacked = of_part.len() < shape.len();
+        let parts = if is_stacked { tensor.unbind(0) } else { vec![tensor.shallow_clone()] };
+        names.into_iter().zip(parts)
+    });
+    checkpoint::write(dir, &split.collect::<Vec<_>>())?;
     let config = format!("{:#}\n", config.to_json());
     checkpoint::replace(&dir.join("config.json"), |file| file.write_all(config.as_bytes()))
 }

@@ -4,6 +4,7 @@ use tch::Tensor;
 
 use crate::block::{Block, linear, rms_norm};
 use crate::config::Config;
+use crate::experts::Routed;
 use crate::rope::{Rope, Rotation};
 
 pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
@@ -43,13 +44,14 @@ impl Network {
         std::iter::once(Unit::Embedding).chain(layers).chain([Unit::Head]).collect()
     }
 
-    /// The Hugging Face names of a unit's own parameters, in the order in which its functions take them.
+    /// The names of a unit's own parameters, those of [`crate::Decoder::parameters`], in the order in which its
+    /// functions take them.
     pub fn names(&self, unit: Unit) -> Vec<String> {
         match unit {
             Unit::Embedding => vec![EMBEDDING.to_owned()],
-            Unit::Layer(layer) => {
-                Block::names(&self.config).map(|name| format!("model.layers.{layer}.{name}.weight")).collect()
-            }
+            Unit::Layer(layer) => Block::names(&self.config, layer)
+                .map(|name| format!("model.layers.{layer}.{name}.weight"))
+                .collect(),
             Unit::Head if self.config.tie_word_embeddings => vec![NORM.to_owned()],
             Unit::Head => vec![NORM.to_owned(), HEAD.to_owned()],
         }
@@ -68,13 +70,22 @@ impl Network {
         Tensor::embedding(embedding, ids, -1, false, false)
     }
 
-    /// `[B, T, d]` through one layer, of which every row starts here; attention is causal in the row, so padding
-    /// on the right changes nothing before it.
+    /// `[B, T, d]` through a layer, of which every row starts here; attention is causal in the row, so padding
+    /// on the right changes nothing before it. In a layer with experts, tokens go to the experts that `recorded`,
+    /// `[B, T, k]` of `Int64`, names, and where it has −1 to those with the largest probabilities; how they were
+    /// routed comes back.
     ///
     /// # Panics
-    /// If `parameters` are not those of [`Network::names`].
-    pub fn layer(&self, parameters: &[Tensor], x: &Tensor, rotation: &Rotation) -> Tensor {
-        Block::new(&self.config, parameters).forward(&self.config, x, rotation, None)
+    /// If `parameters` are not those of [`Network::names`], or an expert is not below their number.
+    pub fn layer(
+        &self,
+        layer: usize,
+        parameters: &[Tensor],
+        x: &Tensor,
+        rotation: &Rotation,
+        recorded: Option<&Tensor>,
+    ) -> (Tensor, Option<Routed>) {
+        Block::new(&self.config, layer, parameters).forward(&self.config, x, rotation, None, recorded)
     }
 
     /// The last norm of `[.., d]`.

@@ -45,6 +45,30 @@ fn logits_of_a_random_llama_in_float16_shards_with_llama3_rope() {
     agrees("tiny-llama3");
 }
 
+#[test]
+fn logits_of_a_random_qwen3_moe_with_a_dense_layer_between() {
+    agrees("tiny-qwen3-moe");
+}
+
+/// The same weights under a `config.json` that does not renormalise.
+#[test]
+fn logits_without_renormalised_experts() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = testdata("tiny-qwen3-moe");
+    std::fs::copy(from.join("model.safetensors"), dir.path().join("model.safetensors")).unwrap();
+    let config = std::fs::read_to_string(from.join("config.json")).unwrap();
+    let changed = config.replace(r#""norm_topk_prob": true"#, r#""norm_topk_prob": false"#);
+    assert_ne!(changed, config);
+    std::fs::write(dir.path().join("config.json"), changed).unwrap();
+    let decoder = Decoder::load(dir.path()).unwrap();
+    let named = |name| reference("tiny-qwen3-moe/reference.safetensors", name);
+    let difference =
+        max_abs(&decoder.logits(&decoder.hidden(&named("ids"))), &named("logits_without_renormalisation"));
+    println!("tiny-qwen3-moe without renormalisation: max abs difference {difference:.2e}");
+    assert!(difference < 1e-4, "{difference}");
+    assert!(max_abs(&named("logits"), &named("logits_without_renormalisation")) > 0.1);
+}
+
 /// The real model, if `cargo xtask` has put it into the cache.
 #[test]
 fn logits_of_smollm2() {

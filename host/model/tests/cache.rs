@@ -6,10 +6,16 @@ use tch::{Kind, Tensor};
 
 /// Grouped heads and a q/k norm, with weights large enough for attention to matter.
 fn decoder() -> Decoder {
-    let config = r#"{"model_type": "qwen3", "vocab_size": 97, "hidden_size": 32, "intermediate_size": 48,
+    of_type("qwen3")
+}
+
+/// The same with experts in two of three layers, if `model_type` is qwen3_moe.
+fn of_type(model_type: &str) -> Decoder {
+    let config = r#"{"model_type": "TYPE", "vocab_size": 97, "hidden_size": 32, "intermediate_size": 48,
         "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
-        "initializer_range": 0.3}"#;
-    Decoder::random(Config::parse(config).unwrap(), 7)
+        "num_experts": 7, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": true,
+        "mlp_only_layers": [1], "initializer_range": 0.3}"#;
+    Decoder::random(Config::parse(&config.replace("TYPE", model_type)).unwrap(), 7)
 }
 
 /// A sequence of `length` ids that differs from row to row.
@@ -29,7 +35,12 @@ fn whole(decoder: &Decoder, ids: &[i64], t: usize) -> Tensor {
 
 #[test]
 fn ragged_rows_step_by_step() {
-    let decoder = decoder();
+    for model_type in ["qwen3", "qwen3_moe"] {
+        step_by_step(&of_type(model_type));
+    }
+}
+
+fn step_by_step(decoder: &Decoder) {
     let prompts = [5, 1, 9, 3];
     let sequences: Vec<Vec<i64>> = (0..4).map(|row| sequence(row, prompts[row] + 80)).collect();
     let mut cache = KvCache::new(decoder.config(), 6);
@@ -49,7 +60,7 @@ fn ragged_rows_step_by_step() {
         let last = prompts[row] - 1;
         close(
             &hidden.select(0, row as i64).select(0, last as i64),
-            &whole(&decoder, &sequences[row], last),
+            &whole(decoder, &sequences[row], last),
             "prefill",
         );
     }
@@ -62,7 +73,7 @@ fn ragged_rows_step_by_step() {
             decoder.hidden_cached(&Tensor::from_slice(&next).unsqueeze(1), &mut cache, 1..5, &lengths);
         if step % 13 == 0 || step == 79 {
             for row in 0..4 {
-                let expected = whole(&decoder, &sequences[row], lengths[row]);
+                let expected = whole(decoder, &sequences[row], lengths[row]);
                 close(&hidden.get(row as i64).squeeze(), &expected, "step");
             }
         }
@@ -104,6 +115,33 @@ fn a_moved_row_continues_and_leaves_nothing_behind() {
     let rest = Tensor::from_slice(&kept[10..]).unsqueeze(0);
     let hidden = decoder.hidden_cached(&rest, &mut cache, 0..1, &[10]);
     close(&hidden.get(0).get(9), &whole(&decoder, &kept, 19), "moved row");
+}
+
+/// However a row came by its tokens, its record is that of one pass over the whole sequence.
+#[test]
+fn the_experts_of_every_token_are_kept_with_its_keys() {
+    let decoder = of_type("qwen3_moe");
+    let ids = sequence(2, 100);
+    let tensor = |ids: &[i64]| Tensor::from_slice(ids).unsqueeze(0);
+    let mut at_once = KvCache::new(decoder.config(), 1);
+    let _ = decoder.hidden_cached(&tensor(&ids), &mut at_once, 0..1, &[0]);
+    let expected = at_once.experts(0, 100);
+    assert_eq!(expected.len(), 100 * 2 * 2);
+    assert!(expected.iter().all(|expert| *expert < 7));
+    assert!(expected.chunks(2).all(|pair| pair[0] != pair[1]));
+    let by_layer = |nth: usize| expected.chunks(2).skip(nth).step_by(2).collect::<Vec<_>>();
+    assert_ne!(by_layer(0), by_layer(1));
+
+    let mut cache = KvCache::new(decoder.config(), 3);
+    let _ = decoder.hidden_cached(&tensor(&ids[..40]), &mut cache, 2..3, &[0]);
+    cache.copy_row(2, 0, 40);
+    for t in 40..100 {
+        let _ = decoder.hidden_cached(&tensor(&ids[t..=t]), &mut cache, 0..1, &[t]);
+    }
+    assert_eq!(cache.experts(0, 100), expected);
+    assert_eq!(cache.experts(2, 40), expected[..40 * 4]);
+    let dense = KvCache::new(of_type("qwen3").config(), 1);
+    assert!(dense.experts(0, 0).is_empty());
 }
 
 #[test]

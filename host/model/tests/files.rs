@@ -45,7 +45,7 @@ fn rewrite(dir: &Path, change: impl FnOnce(&mut BTreeMap<String, Tensor>)) {
 
 #[test]
 fn saved_and_loaded_is_bitwise_the_same() {
-    for name in ["stories260k", "tiny-qwen3", "tiny-llama3"] {
+    for name in ["stories260k", "tiny-qwen3", "tiny-llama3", "tiny-qwen3-moe"] {
         let original = Decoder::load(&testdata(name)).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let saved = dir.path().join("new/directory");
@@ -65,7 +65,7 @@ fn saved_and_loaded_is_bitwise_the_same() {
 
 #[test]
 fn the_file_has_the_keys_and_the_metadata_of_transformers() {
-    for name in ["stories260k", "tiny-qwen3"] {
+    for name in ["stories260k", "tiny-qwen3", "tiny-qwen3-moe"] {
         let dir = tempfile::tempdir().unwrap();
         Decoder::load(&testdata(name)).unwrap().save(dir.path()).unwrap();
         let [ours, theirs] =
@@ -203,6 +203,27 @@ fn missing_unknown_and_misshapen_tensors_are_named() {
         tensors.insert("model.norm.weight".to_owned(), integers);
     });
     assert!(refusal(dir.path()).contains("I64"));
+}
+
+#[test]
+fn experts_are_stacked_and_each_is_named_if_it_does_not_fit() {
+    let stack = "model.layers.2.mlp.experts.down_proj.weight";
+    let of_fourth = "model.layers.2.mlp.experts.4.down_proj.weight";
+    let decoder = Decoder::load(&testdata("tiny-qwen3-moe")).unwrap();
+    let parameters: BTreeMap<String, Tensor> = decoder.parameters().into_iter().collect();
+    assert_eq!(parameters[stack].size(), [6, 32, 16]);
+    let stored = Tensor::read_safetensors(testdata("tiny-qwen3-moe/model.safetensors")).unwrap();
+    let fourth = stored.iter().find(|(name, _)| name == of_fourth).unwrap().1.to_kind(Kind::Float);
+    assert!(parameters[stack].get(4).equal(&fourth));
+
+    let dir = copy("tiny-qwen3-moe");
+    rewrite(dir.path(), |tensors| drop(tensors.remove(of_fourth)));
+    assert_eq!(refusal(dir.path()), format!("parameters are missing: {of_fourth}"));
+    rewrite(dir.path(), |tensors| {
+        drop(tensors.insert(of_fourth.to_owned(), fourth.transpose(0, 1).contiguous()))
+    });
+    let message = refusal(dir.path());
+    assert!(message.contains(of_fourth) && message.contains("[16, 32]"), "{message}");
 }
 
 #[test]

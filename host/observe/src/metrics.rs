@@ -1,10 +1,11 @@
 //! `metrics.jsonl`: one JSON object per step.
 
 use crate::ObserveError;
+use crate::rundir::write_whole;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 /// The metrics of one step.
@@ -21,8 +22,19 @@ pub(crate) struct MetricsFile {
 }
 
 impl MetricsFile {
-    pub(crate) fn create(path: PathBuf) -> Result<Self, ObserveError> {
-        let opened = OpenOptions::new().create_new(true).append(true).open(&path);
+    /// Opens the file for what comes after `step`; what it has of later steps is removed.
+    pub(crate) fn open(path: PathBuf, step: u64) -> Result<Self, ObserveError> {
+        match fs::read(&path) {
+            Ok(bytes) => {
+                let kept = until(&bytes, step);
+                if kept.len() < bytes.len() {
+                    write_whole(&path, kept).map_err(ObserveError::write(&path))?;
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(ObserveError::read(&path)(error)),
+        }
+        let opened = OpenOptions::new().create(true).append(true).open(&path);
         let file = opened.map_err(ObserveError::write(&path))?;
         Ok(Self { path, file })
     }
@@ -58,6 +70,18 @@ pub fn read_metrics(path: &Path) -> Result<Vec<Row>, ObserveError> {
     rows.collect()
 }
 
+/// The lines before the first one that is torn, or of a step after `step`.
+fn until(bytes: &[u8], step: u64) -> &[u8] {
+    let mut end = 0;
+    for line in bytes.split_inclusive(|b| *b == b'\n') {
+        if !line.ends_with(b"\n") || row(line).is_ok_and(|row| row.step > step) {
+            break;
+        }
+        end += line.len();
+    }
+    &bytes[..end]
+}
+
 fn row(line: &[u8]) -> Result<Row, String> {
     let object: Map<String, Value> = serde_json::from_slice(line).map_err(|e| e.to_string())?;
     let step = object.get("step").and_then(Value::as_u64).ok_or("it has no step")?;
@@ -74,7 +98,7 @@ mod tests {
     fn what_is_written_is_read_and_a_torn_line_is_left_out() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("metrics.jsonl");
-        let mut file = MetricsFile::create(path.clone()).expect("creates");
+        let mut file = MetricsFile::open(path.clone(), 0).expect("creates");
         for step in 1..=2 {
             let metrics = BTreeMap::from([("reward".to_owned(), step as f64), ("bad".to_owned(), f64::NAN)]);
             file.append(step, 1.5, &metrics).expect("appends");

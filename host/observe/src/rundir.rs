@@ -55,20 +55,37 @@ impl RunDir {
     /// As [`RunDir::check`].
     pub fn create(path: &Path, command: &str) -> Result<RunDir, ObserveError> {
         Self::check(path)?;
+        let run = Self::open(path, command, 0)?;
+        run.event(&format!("{command} started"))?;
+        Ok(run)
+    }
+
+    /// Goes on in the directory of an earlier run at `step`: metrics of later steps are forgotten.
+    ///
+    /// # Errors
+    /// If it cannot be written to, or its metrics are damaged.
+    pub fn resume(path: &Path, command: &str, step: u64) -> Result<RunDir, ObserveError> {
+        let run = Self::open(path, command, step)?;
+        run.event(&format!("{command} goes on after step {step}"))?;
+        Ok(run)
+    }
+
+    fn open(path: &Path, command: &str, step: u64) -> Result<RunDir, ObserveError> {
         let unwritable = |source| ObserveError::Unwritable { path: path.to_owned(), source };
         fs::create_dir_all(path.join("tensorboard")).map_err(unwritable)?;
         let path = path.canonicalize().map_err(unwritable)?;
-        let now = seconds(OffsetDateTime::now_utc());
-        let events = path.join("tensorboard").join(format!("events.out.tfevents.{}.molt", now as u64));
+        let time = OffsetDateTime::now_utc();
+        let now = seconds(time);
+        // A run that goes on at once does so within the same second.
+        let name = format!("events.out.tfevents.{}.{:09}.molt", now as u64, time.nanosecond());
         let run = RunDir {
-            metrics: MetricsFile::create(path.join("metrics.jsonl"))?,
-            events: EventFile::create(events, now)?,
+            metrics: MetricsFile::open(path.join("metrics.jsonl"), step)?,
+            events: EventFile::create(path.join("tensorboard").join(name), now)?,
             command: command.to_owned(),
-            step: 0,
+            step,
             path,
         };
         run.status("running", None)?;
-        run.event(&format!("{command} started"))?;
         Ok(run)
     }
 
@@ -260,6 +277,34 @@ mod tests {
         );
         assert_eq!(files(&run.path().join("trajectories")), ["step-000010.md"]);
         assert_eq!(read_metrics(&run.path().join("metrics.jsonl")).expect("reads")[0].values["reward"], 0.25);
+    }
+
+    #[test]
+    fn a_run_that_goes_on_forgets_what_came_after_its_step() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let mut run = RunDir::create(dir.path(), "train").expect("creates");
+        for step in 1..=5 {
+            run.metrics(step, &BTreeMap::from([("loss".into(), step as f64)])).expect("writes");
+        }
+        drop(run);
+        let metrics = dir.path().join("metrics.jsonl");
+        let mut torn = fs::read(&metrics).expect("reads");
+        torn.extend(b"{\"step\": 6, \"lo");
+        fs::write(&metrics, torn).expect("writes");
+        let steps = || -> Vec<(u64, f64)> {
+            let rows = read_metrics(&metrics).expect("reads");
+            rows.iter().map(|row| (row.step, row.values["loss"])).collect()
+        };
+        for (step, expected) in [(6, 1..=5), (3, 1..=3), (3, 1..=3)] {
+            let mut run = RunDir::resume(dir.path(), "train", step).expect("goes on");
+            assert_eq!(steps(), expected.map(|step| (step, step as f64)).collect::<Vec<_>>());
+            run.metrics(step + 1, &BTreeMap::from([("loss".into(), 0.5)])).expect("writes");
+            assert_eq!(steps().last(), Some(&(step + 1, 0.5)));
+            assert_eq!(json(&dir.path().join("status.json"))["step"], step + 1);
+        }
+        assert_eq!(files(&dir.path().join("tensorboard")).len(), 4);
+        let log = fs::read_to_string(dir.path().join("run.log")).expect("reads");
+        assert!(log.contains("train goes on after step 3"), "{log}");
     }
 
     #[test]

@@ -6,9 +6,12 @@ use crate::pool;
 use crate::prompts::Prompts;
 use molt_core::chat::Task;
 use molt_core::ids::{GroupId, WeightVersion};
+use molt_core::ledger::Ledger;
 use molt_core::outcome::{DropReason, Dropped, Group, Outcome};
-use molt_core::window::ErrorLimit;
+use molt_core::window::{ErrorLimit, ErrorWindow};
 use molt_generator::Generator;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
@@ -42,7 +45,7 @@ impl Plan {
 }
 
 /// One batch to train on.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Batch {
     /// Usable groups by ascending id: `batch_size` of them, fewer only in the last batch, never none.
     pub groups: Vec<Group>,
@@ -50,6 +53,30 @@ pub struct Batch {
     pub dropped: Vec<Dropped>,
     /// How long the trainer waited for this batch.
     pub wait: Duration,
+}
+
+/// Where a source of batches is between two steps of the trainer: all that another one needs to go on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Position {
+    Sync {
+        /// The next group to dispatch.
+        next: u64,
+        errors: ErrorWindow,
+    },
+    Streaming(Box<Stream>),
+}
+
+/// Where a streaming source is. Groups in flight are rolled out again from their beginning.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Stream {
+    pub(crate) ledger: Ledger,
+    /// Batches that the trainer has not taken yet.
+    pub(crate) ready: VecDeque<Batch>,
+    /// Usable groups that are in no batch yet.
+    pub(crate) waiting: BTreeMap<GroupId, Group>,
+    /// Rollouts dropped since the last batch.
+    pub(crate) dropped: Vec<Dropped>,
+    pub(crate) errors: ErrorWindow,
 }
 
 /// Where the trainer gets its batches from. Dropping it cancels every rollout in flight.
@@ -67,14 +94,55 @@ impl<G: Generator> Batches<G> {
     /// Strictly on-policy: a batch is generated when the trainer asks for it, and nothing meanwhile.
     pub fn sync(driver: Arc<Driver<G>>, plan: Plan) -> Self {
         let book = Book::new(&plan);
-        let source = Sync { driver, feed: Feed::new(plan), next: 0, book };
-        Self { source: Source::Sync(Box::new(source)), unshipped: Vec::new() }
+        Self::from(Source::Sync(Box::new(Sync { driver, feed: Feed::new(plan), next: 0, book })))
     }
 
     /// Generation runs ahead of the trainer by at most `queue_size` batches. With 0, batches equal those of
     /// [`Batches::sync`]. Must be called within a tokio runtime, which the rollouts run on.
     pub fn streaming(driver: Arc<Driver<G>>, plan: Plan, queue_size: usize) -> Self {
-        Self { source: Source::Streaming(pool::start(driver, plan, queue_size)), unshipped: Vec::new() }
+        let stream = Stream {
+            ledger: Ledger::new(plan.groups(), plan.batch_size, queue_size),
+            ready: VecDeque::new(),
+            waiting: BTreeMap::new(),
+            dropped: Vec::new(),
+            errors: Book::new(&plan).guard.window,
+        };
+        Self::from(Source::Streaming(pool::start(driver, plan, stream)))
+    }
+
+    /// Goes on from a [`Position`] of a source with the same prompts, order and batch size: every group that was in
+    /// no batch is in one to come, and no other. Must be called within a tokio runtime.
+    pub fn resume(driver: Arc<Driver<G>>, plan: Plan, queue_size: usize, position: Position) -> Self {
+        Self::from(match position {
+            Position::Sync { next, errors } => {
+                let mut book = Book::new(&plan);
+                book.guard.window = errors;
+                Source::Sync(Box::new(Sync { driver, feed: Feed::new(plan), next, book }))
+            }
+            Position::Streaming(stream) => {
+                let ledger = stream.ledger.resumed(plan.groups(), queue_size);
+                Source::Streaming(pool::start(driver, plan, Stream { ledger, ..*stream }))
+            }
+        })
+    }
+
+    fn from(source: Source<G>) -> Self {
+        Self { source, unshipped: Vec::new() }
+    }
+
+    /// Where the source is. To be asked between [`Batches::published`] of a batch and the next one.
+    ///
+    /// # Errors
+    /// If the source has ended by an error, which [`Batches::next`] would give.
+    pub async fn position(&mut self) -> Result<Position, RolloutError> {
+        match &mut self.source {
+            Source::Sync(source) => {
+                Ok(Position::Sync { next: source.next, errors: source.book.guard.window.clone() })
+            }
+            Source::Streaming(handle) => {
+                Ok(Position::Streaming(Box::new(handle.position(&mut self.unshipped).await?)))
+            }
+        }
     }
 
     /// The next batch; None when the data has ended. A streaming source waits as long as `queue_size + 1`
@@ -182,7 +250,7 @@ impl Feed {
 /// Keeps account of every group that ended.
 pub(crate) struct Book {
     min_finished: usize,
-    guard: ErrorGuard,
+    pub(crate) guard: ErrorGuard,
     /// Rollouts dropped since the last batch.
     pub(crate) dropped: Vec<Dropped>,
 }

@@ -90,7 +90,7 @@ enum End {
 
 impl From<Failure> for End {
     fn from(failure: Failure) -> Self {
-        End::Dropped(DropReason::Plugin(failure.label()), failure.to_string())
+        End::Dropped(DropReason::Plugin(failure.label().into()), failure.to_string())
     }
 }
 
@@ -137,7 +137,7 @@ impl Tally {
                  are kept: use the same names in every turn",
                 self.metrics.len()
             );
-            return Err(End::Dropped(DropReason::Plugin("too-many-metrics"), detail));
+            return Err(End::Dropped(DropReason::Plugin("too-many-metrics".into()), detail));
         }
         Ok(())
     }
@@ -268,7 +268,7 @@ impl<G: Generator> Driver<G> {
         }
         let name = &self.environment.info().name;
         let detail = format!("plugin `{name}` says too much: {detail}, and the row alone would not");
-        End::Dropped(DropReason::Plugin("said-too-much"), detail)
+        End::Dropped(DropReason::Plugin("said-too-much".into()), detail)
     }
 
     async fn generate(&self, tokens: &[Token], seed: u64) -> Result<Generation, GeneratorError> {

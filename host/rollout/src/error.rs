@@ -26,6 +26,8 @@ pub enum RolloutError {
     },
     #[error("a rollout came to an unexpected end, which is a defect of Molt: {0}")]
     Task(#[from] tokio::task::JoinError),
+    #[error("the rollouts have ended before")]
+    Ended,
     #[error("pass@{k} needs k from 1 to the {samples} samples of a prompt")]
     PassAtK { k: u32, samples: u32 },
 }
@@ -34,7 +36,7 @@ pub enum RolloutError {
 #[derive(Debug)]
 pub(crate) struct ErrorGuard {
     max_rate: f64,
-    window: ErrorWindow,
+    pub(crate) window: ErrorWindow,
     last: String,
 }
 

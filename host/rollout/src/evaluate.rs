@@ -35,7 +35,7 @@ pub struct EvalReport {
     /// Metrics of the plugins and the value of each reward, over the rollouts that have it.
     pub metrics: BTreeMap<String, f64>,
     /// Dropped rollouts by reason.
-    pub dropped: BTreeMap<&'static str, usize>,
+    pub dropped: BTreeMap<String, usize>,
     /// One per prompt, in their order.
     pub rows: Vec<EvalRow>,
     /// Every rollout; the group's number is the prompt's, counted from 0.
@@ -53,7 +53,7 @@ pub struct EvalRow {
     /// The reward of each rollout that was scored with a number.
     pub rewards: Vec<f64>,
     /// Its dropped rollouts, each with its reason and a sentence.
-    pub dropped: Vec<(&'static str, String)>,
+    pub dropped: Vec<(String, String)>,
 }
 
 /// Plays `samples` rollouts of every prompt and averages pass@k over the prompts, for 1 and every k of `ks`.
@@ -98,7 +98,7 @@ fn report(groups: Vec<Group>, samples: u32, ks: &[u32]) -> EvalReport {
     });
     let mut dropped = BTreeMap::new();
     for (reason, _) in rows.iter().flat_map(|row| &row.dropped) {
-        *dropped.entry(*reason).or_insert(0) += 1;
+        *dropped.entry(reason.clone()).or_insert(0) += 1;
     }
     let finished = || groups.iter().flat_map(Group::finished);
     let rewards: Vec<f64> = rows.iter().flat_map(|row| row.rewards.clone()).collect();
@@ -139,7 +139,7 @@ fn row(group: &Group) -> EvalRow {
         Reward::Invalid { .. } => None,
     });
     let dropped = group.outcomes.iter().filter_map(|outcome| match outcome {
-        Outcome::Dropped(dropped) => Some((dropped.reason.label(), dropped.detail.clone())),
+        Outcome::Dropped(dropped) => Some((dropped.reason.label().to_owned(), dropped.detail.clone())),
         Outcome::Finished(_) => None,
     });
     EvalRow {

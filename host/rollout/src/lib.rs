@@ -12,7 +12,7 @@ pub mod readable;
 mod score;
 mod tool_calls;
 
-pub use batches::{Batch, Batches, Plan};
+pub use batches::{Batch, Batches, Plan, Position};
 pub use episode::{Driver, TurnSettings};
 pub use error::RolloutError;
 pub use evaluate::{EvalReport, EvalRow, evaluate, metrics};

@@ -129,7 +129,7 @@ mod tests {
     fn a_group_as_people_read_it() {
         let lost = Dropped {
             rollout: RolloutId { group: GroupId(3), member: 2 },
-            reason: DropReason::Plugin("trap"),
+            reason: DropReason::Plugin("trap".into()),
             detail: "math trapped".into(),
         };
         let outcomes = vec![

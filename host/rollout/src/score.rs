@@ -109,7 +109,7 @@ fn usable(
         }
         Err(failure) => (failure.label(), failure.to_string()),
     };
-    Err(Dropped { rollout, reason: DropReason::Plugin(label), detail })
+    Err(Dropped { rollout, reason: DropReason::Plugin(label.into()), detail })
 }
 
 /// Puts together what environment and rewards said of a rollout.
@@ -126,7 +126,7 @@ fn finish(
         true => Ok(value),
         false => Err(Dropped {
             rollout,
-            reason: DropReason::Plugin("reward-too-large"),
+            reason: DropReason::Plugin("reward-too-large".into()),
             detail: format!(
                 "plugin `{plugin}` rewarded rollout {rollout} with {value:e}, and the \
                  magnitude is {LARGEST:e} at most, with its weight and without: scale it down"
@@ -201,7 +201,7 @@ mod tests {
             [&[1e300, -1e300], &[4e38, -4e38], &[0.0, 2e12, -2e12], &[1e308, 1e308], &[6e11, 6e11]];
         for turns in turns {
             let dropped = rewarded(turns).expect_err("too large");
-            assert_eq!(dropped.reason, DropReason::Plugin("reward-too-large"), "{turns:?}");
+            assert_eq!(dropped.reason, DropReason::Plugin("reward-too-large".into()), "{turns:?}");
             assert!(dropped.reason.is_failure());
             assert!(dropped.detail.contains("`odd`") && dropped.detail.contains("3.1"), "{}", dropped.detail);
         }

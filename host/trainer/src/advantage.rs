@@ -149,7 +149,11 @@ mod tests {
 
     fn dropped(group: u64, member: u32) -> Outcome {
         let rollout = RolloutId { group: GroupId(group), member };
-        Outcome::Dropped(Dropped { rollout, reason: DropReason::Plugin("trap"), detail: String::new() })
+        Outcome::Dropped(Dropped {
+            rollout,
+            reason: DropReason::Plugin("trap".into()),
+            detail: String::new(),
+        })
     }
 
     fn scored(value: f64) -> Reward {

@@ -273,7 +273,7 @@ mod tests {
             .collect();
         let drop = |member| Dropped {
             rollout: RolloutId { group: GroupId(2), member },
-            reason: DropReason::Plugin("trap"),
+            reason: DropReason::Plugin("trap".into()),
             detail: String::new(),
         };
         let step = Step {

@@ -29,6 +29,7 @@ impl TrainSettings {
         self.train.check(&mut found);
         self.fsdp.check(&mut found);
         self.optim.check(&mut found);
+        self.ckpt.check(&mut found);
         self.eval.check(&mut found);
         count(&mut found, "log.trajectories_every", self.log.trajectories_every);
         self.check_policy_version(&mut found);
@@ -94,6 +95,7 @@ impl SftSettings {
         maybe_count(&mut found, "sft.max_steps", self.sft.max_steps);
         self.fsdp.check(&mut found);
         self.optim.check(&mut found);
+        self.ckpt.check(&mut found);
         found
     }
 }
@@ -233,6 +235,25 @@ impl Optim {
         rate(found, "optim.min_lr_ratio", self.min_lr_ratio);
         if self.freeze.iter().any(String::is_empty) {
             say(found, "optim.freeze", "holds an empty pattern, which is in every name");
+        }
+    }
+}
+
+impl Ckpt {
+    fn check(&self, found: &mut Found) {
+        if self.every == Some(0) {
+            say(found, "ckpt.every", "is 0, but at least 1 is needed; leave it out for no checkpoints");
+        }
+        if self.load.as_deref().is_some_and(is_empty) {
+            say(found, "ckpt.load", "is empty: name a run directory or a checkpoint, or leave it out");
+        }
+        count(found, "ckpt.keep", self.keep as u64);
+        if let Some(gib) = self.keep_gib {
+            number(found, "ckpt.keep_gib", gib, |gib| gib > 0.0, "above 0");
+        }
+        let unused = [("ckpt.keep_gib", self.keep_gib.is_some()), ("ckpt.export", self.export)];
+        for (key, _) in unused.into_iter().filter(|(_, set)| *set && self.every.is_none()) {
+            say(found, key, "is set, so ckpt.every must say how often a checkpoint is written");
         }
     }
 }

@@ -79,6 +79,73 @@ async fn without_a_queue_streaming_equals_sync_whatever_the_timing() {
     }
 }
 
+/// Trains on `steps` batches and gives back where the source was then, as bytes.
+async fn some(
+    driver: &Driver<Scripted>,
+    mut batches: Batches<Scripted>,
+    steps: usize,
+) -> (Vec<Batch>, Vec<u8>) {
+    let mut got = Vec::new();
+    for _ in 0..steps {
+        let Some(batch) = batches.next().await.unwrap() else { break };
+        got.push(Batch { wait: Duration::ZERO, ..batch });
+        let version = driver.generator.version.fetch_add(1, Ordering::SeqCst) + 1;
+        batches.published(WeightVersion(version));
+    }
+    let position = batches.position().await.unwrap();
+    (got, postcard::to_allocvec(&position).unwrap())
+}
+
+/// A new source at the position of another one.
+fn go_on(driver: &Arc<Driver<Scripted>>, plan: &Plan, queue: usize, position: &[u8]) -> Batches<Scripted> {
+    Batches::resume(driver.clone(), plan.clone(), queue, postcard::from_bytes(position).unwrap())
+}
+
+#[tokio::test]
+async fn a_synchronous_source_goes_on_as_if_never_interrupted() {
+    let plan = Plan { passes: 2, ..plan(prompts(11, |n| n % 4 == 1), 3) };
+    let driver = salted(0, driver(single_turn(), exact_match(), answer));
+    let whole = all(&driver, &mut Batches::sync(driver.clone(), plan.clone())).await;
+    for steps in 0..=whole.0.len() {
+        driver.generator.version.store(0, Ordering::SeqCst);
+        let (mut got, position) = some(&driver, Batches::sync(driver.clone(), plan.clone()), steps).await;
+        let mut rest = go_on(&driver, &plan, 0, &position);
+        while let Some(batch) = rest.next().await.unwrap() {
+            got.push(Batch { wait: Duration::ZERO, ..batch });
+            driver.generator.version.store(got.len() as u64, Ordering::SeqCst);
+        }
+        assert_eq!((got, rest.take_dropped()), whole, "interrupted after {steps} steps");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_prompt_is_trained_once_however_often_a_stream_is_interrupted() {
+    for (salt, queue) in [(1, 0), (2, 1), (3, 2), (4, 3)] {
+        let plan = Plan { passes: 2, ..plan(prompts(13, |n| n % 5 == 1), 2) };
+        let driver = salted(salt, driver(single_turn(), exact_match(), answer));
+        let (mut got, mut position) =
+            some(&driver, Batches::streaming(driver.clone(), plan.clone(), queue), 1).await;
+        loop {
+            let steps = 1 + scramble(salt, got.len() as u64) as usize % 3;
+            let (more, at) = some(&driver, go_on(&driver, &plan, queue, &position), steps).await;
+            position = at;
+            if more.is_empty() {
+                break;
+            }
+            got.extend(more);
+        }
+        let mut end = go_on(&driver, &plan, queue, &position);
+        assert!(end.next().await.unwrap().is_none());
+        assert_accounted(&plan, &got, &end.take_dropped());
+        for (version, batch) in got.iter().enumerate() {
+            let rollouts = batch.groups.iter().flat_map(|group| group.finished());
+            let actions = rollouts.flat_map(|t| &t.segments).flat_map(|segment| segment.actions());
+            let oldest = actions.map(|action| action.version.0).min().unwrap();
+            assert!(version as u64 - oldest <= queue as u64, "queue {queue}, batch {version}: {oldest}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn no_token_is_older_than_the_queue_allows() {
     for queue_size in 1..4 {
@@ -116,7 +183,7 @@ async fn the_end_of_the_data_is_the_end_whatever_fails() {
             assert_eq!(batches.iter().map(|batch| batch.groups.len()).sum::<usize>(), usable);
             let dropped = batches.iter().flat_map(|batch| &batch.dropped).chain(&rest);
             assert_eq!(
-                dropped.filter(|d| d.reason == DropReason::Plugin("infra")).count(),
+                dropped.filter(|d| d.reason == DropReason::Plugin("infra".into())).count(),
                 3 * (count - usable)
             );
         }
@@ -152,7 +219,10 @@ async fn past_the_error_rate_the_run_stops_with_the_last_failure() {
         assert!(error.to_string().starts_with("8 of the last 8 rollouts failed, more than"), "{error}");
         let dropped = batches.take_dropped();
         assert!(dropped.len() >= 8, "{dropped:?}");
-        assert!(dropped.iter().all(|dropped| dropped.reason == DropReason::Plugin("trap")), "{dropped:?}");
+        assert!(
+            dropped.iter().all(|dropped| dropped.reason == DropReason::Plugin("trap".into())),
+            "{dropped:?}"
+        );
     }
 }
 

@@ -34,12 +34,12 @@ fn finished(group: &Group) -> Vec<&Trajectory> {
     group.finished().collect()
 }
 
-fn reasons(group: &Group) -> Vec<&'static str> {
-    let reason = |outcome: &Outcome| match outcome {
+fn reasons(group: &Group) -> Vec<&str> {
+    let dropped = group.outcomes.iter().filter_map(|outcome| match outcome {
         Outcome::Dropped(dropped) => Some(dropped.reason.label()),
         Outcome::Finished(_) => None,
-    };
-    group.outcomes.iter().filter_map(reason).collect()
+    });
+    dropped.collect()
 }
 
 #[tokio::test]

@@ -136,7 +136,7 @@ async fn a_prompt_that_only_the_environment_made_too_long_is_its_failure() {
     for (act, max_context, told) in [("", room, "tokens"), ("reset: big message", 4000, "so much text")] {
         let (driver, row) = driver(act, max_context);
         let got = dropped(rollout(&driver, &row).await);
-        assert_eq!(got.reason, DropReason::Plugin("said-too-much"), "{}", got.detail);
+        assert_eq!(got.reason, DropReason::Plugin("said-too-much".into()), "{}", got.detail);
         assert!(got.detail.contains("`hostile-environment`") && got.detail.contains(told), "{}", got.detail);
         assert!(got.reason.is_failure() && requests(&driver).is_empty());
     }
@@ -211,7 +211,7 @@ async fn what_cannot_be_scored_is_kept_and_what_failed_is_dropped_by_name() {
     ];
     for (script, label) in cases {
         let got = dropped(rollout(&driver(script), &task).await);
-        assert_eq!(got.reason, DropReason::Plugin(label), "{}", got.detail);
+        assert_eq!(got.reason, DropReason::Plugin(label.into()), "{}", got.detail);
         assert!(got.detail.contains("hostile") && got.detail.contains("7.2"), "{}", got.detail);
     }
 }

@@ -31,7 +31,7 @@ async fn pass_at_k_is_over_all_rows_and_a_dropped_rollout_is_not_solved() {
         let mean = (0..20).map(|row| pass_at_k(4, solved(row), k).unwrap()).sum::<f64>() / 20.0;
         assert!((report.pass_at[&k] - mean).abs() < 1e-12);
     }
-    assert_eq!(report.dropped, [("infra", 4)].into());
+    assert_eq!(report.dropped, [("infra".to_owned(), 4)].into());
     assert_eq!(report.rows[3].dropped.len(), 4);
     let right: u32 = (0..20).map(solved).sum();
     assert_eq!(report.mean_reward, Some(f64::from(right) / 76.0));

@@ -39,7 +39,7 @@ fn reward_of(outcome: &Outcome) -> &Reward {
     }
 }
 
-fn detail_of(outcome: &Outcome) -> (&'static str, &str) {
+fn detail_of(outcome: &Outcome) -> (&str, &str) {
     match outcome {
         Outcome::Finished(rollout) => panic!("{rollout:?}"),
         Outcome::Dropped(dropped) => (dropped.reason.label(), &dropped.detail),

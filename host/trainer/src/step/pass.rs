@@ -21,6 +21,8 @@ struct MicroBatch {
 /// What a layer leaves for the backward pass.
 struct Kept {
     input: Tensor,
+    /// Where its tokens went, if it has experts: computed again, they must go there again.
+    experts: Option<Tensor>,
     /// Its parameters and output, with the graph between.
     graph: Option<(Vec<Tensor>, Tensor)>,
 }
@@ -83,16 +85,18 @@ impl Learner {
             next =
                 self.shards.gather(if layer + 1 < layers { Unit::Layer(layer + 1) } else { Unit::Head })?;
             let Some((input, (_, rotation))) = x.take().zip(run) else { continue };
-            let graph = if layer >= lowest && is_kept(layer) {
-                let graph = self.graph(layer, parameters, &input, rotation);
+            let (experts, graph) = if layer >= lowest && is_kept(layer) {
+                let graph = self.graph(layer, parameters, &input, rotation, None);
                 x = Some(graph.1.detach());
-                Some(graph)
+                (None, Some(graph))
             } else {
-                x = Some(tch::no_grad(|| self.network.layer(&parameters, &input, rotation)));
-                None
+                let (output, routed) =
+                    tch::no_grad(|| self.network.layer(layer, &parameters, &input, rotation, None));
+                x = Some(output);
+                (routed.map(|routed| routed.experts), None)
             };
             if layer >= lowest {
-                kept.push(Kept { input, graph });
+                kept.push(Kept { input, experts, graph });
             }
         }
 
@@ -110,10 +114,12 @@ impl Learner {
             let gathered = next.take().map(Gathering::wait).transpose()?;
             next = again(layer.checked_sub(1))?;
             let gradients = match (kept.pop(), g.take(), run) {
-                (Some(Kept { input, graph }), Some(gradient), Some((_, rotation))) => {
+                (Some(Kept { input, experts, graph }), Some(gradient), Some((_, rotation))) => {
                     let (parameters, output) = match (graph, gathered) {
                         (Some(graph), _) => graph,
-                        (None, Some(parameters)) => self.graph(layer, parameters, &input, rotation),
+                        (None, Some(parameters)) => {
+                            self.graph(layer, parameters, &input, rotation, experts.as_ref())
+                        }
                         (None, None) => unreachable!("a layer was kept or is gathered again"),
                     };
                     let inputs: Vec<&Tensor> = std::iter::once(&input).chain(&parameters).collect();
@@ -141,10 +147,11 @@ impl Learner {
         parameters: Vec<Tensor>,
         input: &Tensor,
         rotation: &Rotation,
+        experts: Option<&Tensor>,
     ) -> (Vec<Tensor>, Tensor) {
         let _ = input.set_requires_grad(true);
         let parameters = self.leaves(Unit::Layer(layer), parameters);
-        let output = self.network.layer(&parameters, input, rotation);
+        let (output, _) = self.network.layer(layer, &parameters, input, rotation, experts);
         (parameters, output)
     }
 
