@@ -381,10 +381,21 @@ impl Default for Fsdp {
     }
 }
 
+/// How a gradient moves the parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OptimKind {
+    #[default]
+    Adamw,
+    Muon,
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Optim {
-    /// Peak learning rate of AdamW.
+    /// adamw, or muon: that for the matrices of the layers, and adamw for all else.
+    pub kind: OptimKind,
+    /// Peak learning rate. Updates of muon are scaled to the size of those of adamw.
     pub lr: f64,
     /// Decay of the first moment.
     pub beta1: f64,
@@ -409,6 +420,7 @@ pub struct Optim {
 impl Default for Optim {
     fn default() -> Self {
         Self {
+            kind: OptimKind::default(),
             lr: 1e-6,
             beta1: 0.9,
             beta2: 0.95,

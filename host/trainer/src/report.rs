@@ -47,7 +47,7 @@ pub struct Summary {
     /// Largest `|log π_train − log π_rollout|` of an on-policy token.
     pub logprob_gap_max: f64,
     /// Rollouts that were not trained on, by reason.
-    pub dropped: BTreeMap<&'static str, u64>,
+    pub dropped: BTreeMap<String, u64>,
     /// Mean reward of the trained rollouts of the first tenth of the steps, and of the last.
     pub reward_first: Option<f64>,
     pub reward_last: Option<f64>,
@@ -65,7 +65,7 @@ impl Summary {
     /// Counts rollouts that were dropped.
     pub fn add_dropped(&mut self, dropped: &[Dropped]) {
         for drop in dropped {
-            *self.dropped.entry(drop.reason.label()).or_default() += 1;
+            *self.dropped.entry(drop.reason.label().to_owned()).or_default() += 1;
         }
     }
 

@@ -140,8 +140,7 @@ impl Shard {
             let rows = shape.first().copied().unwrap_or(1);
             let row = tensor.numel() as i64 / rows.max(1);
             let most = (rows + size - 1) / size;
-            let first = (rank * most).min(rows);
-            let own = (rows - first).min(most);
+            let (first, own) = held(rows, (rank, size));
             let held = tensor.reshape([rows, row]).narrow(0, first, own).flatten(0, -1);
             parts.push(held.constant_pad_nd([0, (most - own) * row]));
             let is_trained = trained.contains(&name);
@@ -164,7 +163,7 @@ impl Shard {
                 name: piece.name.clone(),
                 value: piece.of(&self.values).narrow(0, 0, piece.own),
                 gradient: piece.of(&self.gradient).narrow(0, 0, piece.own),
-                is_matrix: piece.shape.len() >= 2,
+                shape: piece.shape.clone(),
             })
             .collect()
     }
@@ -227,6 +226,13 @@ impl Scattering<'_> {
         let _ = self.shard.gradient.shallow_clone().g_add_(&own);
         Ok(())
     }
+}
+
+/// The first of the `rows` of a parameter that a rank holds, and how many.
+pub(crate) fn held(rows: i64, (rank, size): (i64, i64)) -> (i64, i64) {
+    let most = (rows + size - 1) / size;
+    let first = (rank * most).min(rows);
+    (first, (rows - first).min(most))
 }
 
 /// The sum over all ranks of numbers that each has.

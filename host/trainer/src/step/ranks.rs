@@ -5,6 +5,7 @@ use super::tests::{
     segment,
 };
 use super::*;
+use molt_core::settings::OptimKind;
 use molt_model::Unit;
 use molt_torch::Store;
 use proptest::prelude::*;
@@ -141,6 +142,12 @@ fn flat(parameters: &[(String, Tensor)]) -> Vec<f64> {
 /// and 1e-4 of the weights after 20 steps.
 #[test]
 fn twenty_steps_end_at_the_same_weights() {
+    for kind in [OptimKind::Adamw, OptimKind::Muon] {
+        twenty_steps_of(&Optim { kind, ..optim() });
+    }
+}
+
+fn twenty_steps_of(optim: &Optim) {
     let segments: Vec<_> = (0..7).map(|n| segment(n, [3 + n, 4, n % 3, 5])).collect();
     let train = |mut learner: Learner| {
         let first = learner.policy_step(&rows(&segments), &LOSS).expect("a step");
@@ -149,16 +156,17 @@ fn twenty_steps_end_at_the_same_weights() {
         }
         (first, flat(&learner.parameters().expect("all ranks are here")))
     };
-    let ((expected, update), weights) = train(alone(decoder("0.3"), layout(40)));
+    let ((expected, update), weights) =
+        train(Learner::part(decoder("0.3"), None, optim, 20, layout(40), 0.7).expect("settings that fit"));
     assert!(relative_difference(&flat(&decoder("0.3").parameters()), &weights) > 1e-2, "20 steps move them");
     for size in [1, 2, 3, 4] {
         let layout = Layout { keep_layers: size % 3, ..layout(30) };
-        let found = ranks(size, |group| train(together(group, Kind::Float, layout)));
+        let found = ranks(size, |group| train(part(decoder("0.3"), group, optim, layout)));
         for ((sums, own_update), own_weights) in &found {
             assert!((sums.loss - expected.loss).abs() <= 1e-5 * expected.loss.abs(), "{sums:?}");
             assert!((own_update.grad_norm / update.grad_norm - 1.0).abs() <= 1e-5);
             let difference = relative_difference(own_weights, &weights);
-            assert!(difference <= 1e-4, "{size} ranks: weights differ by {difference:e}");
+            assert!(difference <= 1e-4, "{size} ranks, {:?}: weights differ by {difference:e}", optim.kind);
         }
         assert!(found.iter().all(|(_, own)| own == &found[0].1), "ranks disagree on the weights");
     }
