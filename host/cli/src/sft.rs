@@ -17,6 +17,7 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
             settings: &settings,
             fsdp: &settings.fsdp,
             optim: &settings.optim,
+            lora: (&settings.lora, settings.run.seed),
             micro_batch_tokens: settings.sft.micro_batch_tokens,
             temperature: 1.0,
             loss: None,
@@ -31,7 +32,7 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
         "each line is an object such as {\"prompt\": \"2+3?\", \"answer\": \"5\"}; data.prompt_key and \
          data.reply_key name the columns",
     )?;
-    let decoder = model.weights()?;
+    let decoder = model.policy(&settings.lora, settings.run.seed)?;
     let ranks = rank.as_ref().map(|env| ranks::join(env, &settings.fsdp, &settings, &decoder)).transpose()?;
 
     let components = json!({ "molt": env!("CARGO_PKG_VERSION"), "plugins": [] });

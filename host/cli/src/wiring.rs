@@ -78,6 +78,15 @@ impl Model {
         )
     }
 
+    /// The weights to train, with an adapter if one is asked for.
+    pub(crate) fn policy(&self, lora: &settings::Lora, seed: u64) -> Result<Decoder, Stop> {
+        let decoder = self.weights()?;
+        let Some((rank, alpha)) = lora.size() else { return Ok(decoder) };
+        decoder
+            .with_adapter(rank, alpha, &lora.targets, seed)
+            .or_user("the adapter does not fit the model", "change lora.targets or lora.rank")
+    }
+
     /// Tokens per rollout at most: what is asked for under `key`, else all that the model can take.
     pub(crate) fn context(&self, key: &str, asked: Option<usize>) -> Result<usize, Stop> {
         let most = self.config.max_position_embeddings;

@@ -6,6 +6,7 @@
 mod ckpt;
 mod command;
 mod keys;
+mod lora;
 mod origin;
 mod overlay;
 mod plugins;
@@ -14,6 +15,7 @@ mod validate;
 pub use ckpt::{Change, Ckpt, changes};
 pub use command::{Problem, Settings, SettingsError};
 pub use keys::{ANY, Key, Kind, keys, nearest};
+pub use lora::Lora;
 pub use origin::{HttpRule, HttpRuleError, Origin};
 pub use overlay::load;
 pub use plugins::{Access, GrantedModel, Grants, Judge, LimitOverrides, Limits, Plugins};
@@ -39,6 +41,7 @@ pub struct TrainSettings {
     pub train: Train,
     pub fsdp: Fsdp,
     pub optim: Optim,
+    pub lora: Lora,
     pub eval: Eval,
     pub ckpt: Ckpt,
     pub log: Log,
@@ -54,6 +57,7 @@ pub struct SftSettings {
     pub sft: Sft,
     pub fsdp: Fsdp,
     pub optim: Optim,
+    pub lora: Lora,
     pub ckpt: Ckpt,
 }
 

@@ -141,7 +141,14 @@ fn damaged(path: &Path, reason: String) -> ModelError {
 
 /// Writes float32 tensors as `model.safetensors` in `dir`.
 pub(crate) fn write(dir: &Path, tensors: &[(String, Tensor)]) -> Result<(), ModelError> {
-    let path = dir.join(SINGLE);
+    write_tensors(&dir.join(SINGLE), tensors)
+}
+
+/// Writes float32 tensors as a safetensors file, which is on the disk and whole when it is there.
+///
+/// # Errors
+/// If it cannot be written; then nothing is left of it.
+pub fn write_tensors(path: &Path, tensors: &[(String, Tensor)]) -> Result<(), ModelError> {
     let mut end = 0;
     let infos = tensors.iter().map(|(name, tensor)| {
         let start = end;
@@ -153,10 +160,10 @@ pub(crate) fn write(dir: &Path, tensors: &[(String, Tensor)]) -> Result<(), Mode
     let mut header = Metadata::new(Some(format), infos.collect())
         .map_err(|error| error.to_string())
         .and_then(|metadata| serde_json::to_vec(&metadata).map_err(|error| error.to_string()))
-        .map_err(|error| ModelError::Write { path: path.clone(), source: std::io::Error::other(error) })?;
+        .map_err(|error| ModelError::Write { path: path.to_owned(), source: std::io::Error::other(error) })?;
     header.resize(header.len().next_multiple_of(8), b' '); // the values are aligned
 
-    replace(&path, |file| {
+    replace(path, |file| {
         let mut file = BufWriter::new(file);
         file.write_all(&(header.len() as u64).to_le_bytes())?;
         file.write_all(&header)?;

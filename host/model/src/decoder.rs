@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 
+use crate::adapter::Adapter;
 use crate::block::Block;
 use crate::cache::{KvCache, Window};
 use crate::checkpoint::{self, Checkpoint};
@@ -104,6 +105,25 @@ impl Decoder {
             network,
             parameters,
         }
+    }
+
+    /// With an adapter on the projections that are called one of `targets`, or on all if there are none; see
+    /// [`Network::names`]. As its B is zero, the model computes what it did; for what it computes when B has been
+    /// trained, take [`Decoder::into_parts`].
+    ///
+    /// # Errors
+    /// If the model has no such projection, or one of a lower rank.
+    pub fn with_adapter(
+        mut self,
+        rank: usize,
+        alpha: f64,
+        targets: &[String],
+        seed: u64,
+    ) -> Result<Self, ModelError> {
+        let adapter = Adapter::new(self.config(), rank, alpha, targets)?;
+        self.parameters.extend(adapter.parameters(self.config(), seed));
+        self.network = self.network.adapted(adapter);
+        Ok(self)
     }
 
     /// The shape of the model.
@@ -255,9 +275,8 @@ fn match_names<'a>(
     Ok(())
 }
 
-/// `count` normal numbers of deviation `std` from a stream that belongs to `seed` and `name`, by the transform
-/// of Box and Muller (1958).
-fn normal(seed: u64, name: &str, count: usize, std: f64) -> Tensor {
+/// Numbers uniform in (0, 1], from a stream that belongs to `seed` and `name`.
+pub(crate) fn uniform(seed: u64, name: &str) -> impl FnMut() -> f64 + use<> {
     let mut key = [0; 32];
     key[..8].copy_from_slice(&seed.to_le_bytes());
     // FNV-1a of the name.
@@ -266,8 +285,14 @@ fn normal(seed: u64, name: &str, count: usize, std: f64) -> Tensor {
     });
     key[8..16].copy_from_slice(&hash.to_le_bytes());
     let mut random = ChaCha8Rng::from_seed(key);
-    // 53 random bits, so that the number is in (0, 1].
-    let mut uniform = || ((random.next_u64() >> 11) as f64 + 1.0) / (1_u64 << 53) as f64;
+    // 53 random bits.
+    move || ((random.next_u64() >> 11) as f64 + 1.0) / (1_u64 << 53) as f64
+}
+
+/// `count` normal numbers of deviation `std` from the stream of [`uniform`], by the transform of Box and Muller
+/// (1958).
+fn normal(seed: u64, name: &str, count: usize, std: f64) -> Tensor {
+    let mut uniform = uniform(seed, name);
     let mut values = Vec::with_capacity(count + 1);
     while values.len() < count {
         let radius = std * (-2.0 * uniform().ln()).sqrt();

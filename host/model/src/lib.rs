@@ -1,5 +1,6 @@
 //! The model: a transformer on libtorch, and the text that goes in and out of it.
 
+mod adapter;
 mod block;
 mod cache;
 pub mod chat;
@@ -16,6 +17,7 @@ mod template;
 pub mod text_error;
 pub mod tokenizer;
 
+pub use adapter::Adapter;
 pub use cache::KvCache;
 pub use chat::Chat;
 pub use config::{Config, RopeScaling};

@@ -4,12 +4,12 @@ use crate::error::TrainError;
 use molt_model::Network;
 use std::collections::BTreeSet;
 
-/// The names of all parameters that hold none of the patterns of `optim.freeze`.
+/// The names of all parameters that can be trained and hold none of the patterns of `optim.freeze`.
 ///
 /// # Errors
 /// If a pattern is in no name, or all parameters are frozen.
 pub(crate) fn trained(network: &Network, freeze: &[String]) -> Result<BTreeSet<String>, TrainError> {
-    let all: Vec<String> = network.units().into_iter().flat_map(|unit| network.names(unit)).collect();
+    let all = network.trainable();
     if let Some(pattern) = freeze.iter().find(|pattern| !all.iter().any(|name| name.contains(*pattern))) {
         let example = all.get(1).or(all.first()).cloned().unwrap_or_default();
         return Err(TrainError::FreezesNothing { pattern: pattern.clone(), example });

@@ -212,12 +212,6 @@ impl Gathering<'_> {
         };
         Ok(pieces.map(whole).collect())
     }
-
-    /// The whole parameters with their names.
-    pub(crate) fn named(self) -> Result<Vec<(String, Tensor)>, TrainError> {
-        let names: Vec<String> = self.shard.pieces.iter().map(|piece| piece.name.clone()).collect();
-        Ok(names.into_iter().zip(self.wait()?).collect())
-    }
 }
 
 impl Scattering<'_> {

@@ -9,7 +9,7 @@ use crate::shards::{Shards, largest, sums};
 use molt_core::ids::{Token, WeightVersion};
 use molt_core::settings::{Fsdp, Optim};
 use molt_core::trajectory::Segment;
-use molt_model::{Config, Decoder, Network};
+use molt_model::{Adapter, Config, Decoder, Network, Unit};
 use molt_torch::Group;
 use tch::{Kind, Tensor};
 
@@ -236,16 +236,39 @@ impl Learner {
         self.network.config()
     }
 
-    /// Copies of all parameters, whole and sorted by name.
+    /// Copies of the weights, whole and sorted by name; an adapter is merged into them.
     ///
     /// # Errors
     /// If a rank is lost.
     pub fn parameters(&mut self) -> Result<Vec<(String, Tensor)>, TrainError> {
+        self.whole(|network, unit, parameters| network.merged(unit, &parameters))
+    }
+
+    /// The adapter that is trained in place of the weights if there is one, with copies of its parameters, whole and
+    /// sorted by name.
+    ///
+    /// # Errors
+    /// If a rank is lost.
+    pub fn adapter(&mut self) -> Result<Option<(Adapter, Vec<(String, Tensor)>)>, TrainError> {
+        let Some(adapter) = self.network.adapter().cloned() else { return Ok(None) };
+        let own = self.network.trainable();
+        let all = self.whole(|network, unit, parameters| {
+            let named = network.names(unit).into_iter().zip(parameters);
+            named.filter(|(name, _)| own.contains(name)).collect()
+        })?;
+        Ok(Some((adapter, all)))
+    }
+
+    /// Copies of what `of` makes of the parameters of each unit.
+    fn whole(
+        &mut self,
+        of: impl Fn(&Network, Unit, Vec<Tensor>) -> Vec<(String, Tensor)>,
+    ) -> Result<Vec<(String, Tensor)>, TrainError> {
         self.order(|| Order::Parameters)?;
         let whole = || {
             let mut all = Vec::new();
             for unit in self.network.units() {
-                let named = self.shards.gather(unit)?.named()?;
+                let named = of(&self.network, unit, self.shards.gather(unit)?.wait()?);
                 all.extend(named.into_iter().map(|(name, tensor)| (name, tensor.copy())));
             }
             all.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -343,6 +366,8 @@ impl Drop for Learner {
     }
 }
 
+#[cfg(test)]
+mod adapter;
 mod pass;
 #[cfg(test)]
 pub(crate) mod ranks;

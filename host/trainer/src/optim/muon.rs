@@ -6,7 +6,7 @@ use crate::error::TrainError;
 use crate::shards::held;
 use molt_torch::Group;
 use std::cmp::Reverse;
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
 const MOMENTUM: f64 = 0.95;
 /// The iteration of Newton and Schulz: so many times `x ← a·x + (b·xxᵀ + c·(xxᵀ)²)·x`.
@@ -125,7 +125,7 @@ mod tests {
     use crate::step::ranks::ranks;
     use molt_core::settings::{Optim, OptimKind};
     use serde_json::Value;
-    use tch::Device;
+    use tch::{Device, Kind};
 
     fn settings() -> Optim {
         Optim { kind: OptimKind::Muon, lr: 0.1, max_grad_norm: 0.0, ..Optim::default() }

@@ -1,5 +1,6 @@
 //! Ranks as threads of one process: what they compute together is what one computes alone.
 
+use super::adapter::adapted;
 use super::tests::{
     LOSS, alone, converted, decoder, gradient, layout, model, of_kind, optim, relative_difference, rows,
     segment,
@@ -54,7 +55,7 @@ fn together(group: Group, kind: Kind, layout: Layout) -> Learner {
     part(of_kind(kind, "0.3"), group, &optim(), layout)
 }
 
-fn part(decoder: Decoder, group: Group, optim: &Optim, layout: Layout) -> Learner {
+pub(super) fn part(decoder: Decoder, group: Group, optim: &Optim, layout: Layout) -> Learner {
     Learner::part(decoder, Some(group), optim, 20, layout, 0.7).expect("settings that fit")
 }
 
@@ -143,11 +144,12 @@ fn flat(parameters: &[(String, Tensor)]) -> Vec<f64> {
 #[test]
 fn twenty_steps_end_at_the_same_weights() {
     for kind in [OptimKind::Adamw, OptimKind::Muon] {
-        twenty_steps_of(&Optim { kind, ..optim() });
+        twenty_steps_of(|| decoder("0.3"), &Optim { kind, ..optim() });
     }
+    twenty_steps_of(|| adapted(Kind::Float), &optim());
 }
 
-fn twenty_steps_of(optim: &Optim) {
+fn twenty_steps_of(start: impl Fn() -> Decoder + Sync, optim: &Optim) {
     let segments: Vec<_> = (0..7).map(|n| segment(n, [3 + n, 4, n % 3, 5])).collect();
     let train = |mut learner: Learner| {
         let first = learner.policy_step(&rows(&segments), &LOSS).expect("a step");
@@ -157,11 +159,11 @@ fn twenty_steps_of(optim: &Optim) {
         (first, flat(&learner.parameters().expect("all ranks are here")))
     };
     let ((expected, update), weights) =
-        train(Learner::part(decoder("0.3"), None, optim, 20, layout(40), 0.7).expect("settings that fit"));
+        train(Learner::part(start(), None, optim, 20, layout(40), 0.7).expect("settings that fit"));
     assert!(relative_difference(&flat(&decoder("0.3").parameters()), &weights) > 1e-2, "20 steps move them");
     for size in [1, 2, 3, 4] {
         let layout = Layout { keep_layers: size % 3, ..layout(30) };
-        let found = ranks(size, |group| train(part(decoder("0.3"), group, optim, layout)));
+        let found = ranks(size, |group| train(part(start(), group, optim, layout)));
         for ((sums, own_update), own_weights) in &found {
             assert!((sums.loss - expected.loss).abs() <= 1e-5 * expected.loss.abs(), "{sums:?}");
             assert!((own_update.grad_norm / update.grad_norm - 1.0).abs() <= 1e-5);

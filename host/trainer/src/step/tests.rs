@@ -179,6 +179,18 @@ fn a_step_begins_without_the_gradient_of_the_last() {
 /// Row by row, with all logits at once and a mask over all positions: the definition. The loss, and its gradient
 /// as [`gradient`] orders it.
 fn by_definition(mut decoder: Decoder, rows: &[PolicyRow<'_>]) -> (f64, Vec<f64>) {
+    let loss = definition(&mut decoder, rows);
+    let (network, parameters) = decoder.into_parts();
+    let names = network.units().into_iter().flat_map(|unit| network.names(unit));
+    let gradient = names.flat_map(|name| {
+        let flat = parameters[&name].grad().flatten(0, -1).to_kind(Kind::Double);
+        Vec::<f64>::try_from(flat).expect("float64")
+    });
+    (loss, gradient.collect())
+}
+
+/// The loss by the definition; its gradient is left with the decoder's parameters.
+pub(super) fn definition(decoder: &mut Decoder, rows: &[PolicyRow<'_>]) -> f64 {
     decoder.requires_grad(true);
     let tokens: usize = rows.iter().map(|row| row.segment.actions().len()).sum();
     let mut total = Tensor::from(0.0_f32);
@@ -197,13 +209,7 @@ fn by_definition(mut decoder: Decoder, rows: &[PolicyRow<'_>]) -> (f64, Vec<f64>
     }
     let loss = total / tokens as f64;
     loss.backward();
-    let (network, parameters) = decoder.into_parts();
-    let names = network.units().into_iter().flat_map(|unit| network.names(unit));
-    let gradient = names.flat_map(|name| {
-        let flat = parameters[&name].grad().flatten(0, -1).to_kind(Kind::Double);
-        Vec::<f64>::try_from(flat).expect("float64")
-    });
-    (loss.double_value(&[]), gradient.collect())
+    loss.double_value(&[])
 }
 
 #[test]
