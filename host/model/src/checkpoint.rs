@@ -82,6 +82,44 @@ impl Checkpoint {
     }
 }
 
+/// One safetensors file of float32 tensors, of which parts can be read.
+#[derive(Debug)]
+pub struct TensorFile {
+    shard: Shard,
+    metadata: Metadata,
+}
+
+impl TensorFile {
+    /// Opens a file, and checks that header and values fill it exactly.
+    ///
+    /// # Errors
+    /// If it cannot be read or is damaged.
+    pub fn open(path: &Path) -> Result<Self, ModelError> {
+        let (shard, metadata) = Shard::open(path.to_owned())?;
+        Ok(Self { shard, metadata })
+    }
+
+    /// `length` elements of a tensor, flat, from its element `start`: `[length]`.
+    ///
+    /// # Errors
+    /// If the tensor is not there, is of another kind or has fewer elements, or the file cannot be read.
+    pub fn read(&self, name: &str, start: usize, length: usize) -> Result<Tensor, ModelError> {
+        let info = self.metadata.info(name).ok_or_else(|| ModelError::Missing(vec![name.to_owned()]))?;
+        let bytes = |elements: usize| elements.saturating_mul(size_of::<f32>());
+        let (first, end) = (bytes(start), bytes(start.saturating_add(length)));
+        let (begins, ends) = info.data_offsets;
+        if info.dtype != Dtype::F32 || end > ends - begins {
+            return Err(damaged(&self.shard.path, format!("{name} is not what it should be")));
+        }
+        let part = TensorInfo {
+            dtype: Dtype::F32,
+            shape: vec![length],
+            data_offsets: (begins + first, begins + end),
+        };
+        Ok(Tensor::f_from_data_size(&self.shard.read(&part)?, &[length as i64], Kind::Float)?)
+    }
+}
+
 impl Shard {
     /// Opens a file and checks that it is whole: header and values must fill it exactly.
     fn open(path: PathBuf) -> Result<(Self, Metadata), ModelError> {

@@ -20,6 +20,7 @@ pub mod tokenizer;
 pub use adapter::Adapter;
 pub use cache::KvCache;
 pub use chat::Chat;
+pub use checkpoint::{TensorFile, write_tensors};
 pub use config::{Config, RopeScaling};
 pub use decoder::{Decoder, save};
 pub use error::ModelError;

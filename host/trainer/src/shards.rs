@@ -11,6 +11,7 @@ use crate::optim::Parameter;
 use molt_model::{Network, Unit};
 use molt_torch::{Group, Pending};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 use tch::{Kind, Tensor};
 
 /// This rank's part of all parameters and of their gradients.
@@ -79,6 +80,12 @@ impl Shards {
         self.ranks.as_ref()
     }
 
+    /// The whole shape of every parameter.
+    pub(crate) fn shapes(&self) -> BTreeMap<String, Vec<i64>> {
+        let pieces = self.units.values().flat_map(|shard| &shard.pieces);
+        pieces.map(|piece| (piece.name.clone(), piece.shape.clone())).collect()
+    }
+
     /// Handles to what this rank trains: values and gradients share their storage with the shards.
     pub(crate) fn parameters(&self, network: &Network) -> Vec<Parameter> {
         let of = |unit: Unit| self.units[&unit].parameters();
@@ -130,6 +137,14 @@ impl Shards {
     }
 }
 
+/// The elements of a flat parameter of this shape that a rank of `size` ranks holds.
+pub(crate) fn extent(shape: &[i64], rank: usize, size: usize) -> Range<usize> {
+    let rows = shape.first().map_or(1, |&rows| rows as usize);
+    let row = shape.iter().skip(1).product::<i64>() as usize;
+    let most = rows.div_ceil(size);
+    (rank * most).min(rows) * row..((rank + 1) * most).min(rows) * row
+}
+
 impl Shard {
     fn cut(parameters: Vec<(String, Tensor)>, trained: &BTreeSet<String>, (rank, size): (i64, i64)) -> Self {
         let (mut pieces, mut parts, mut start) = (Vec::new(), Vec::new(), 0);
@@ -140,7 +155,8 @@ impl Shard {
             let rows = shape.first().copied().unwrap_or(1);
             let row = tensor.numel() as i64 / rows.max(1);
             let most = (rows + size - 1) / size;
-            let (first, own) = held(rows, (rank, size));
+            let first = (rank * most).min(rows);
+            let own = (rows - first).min(most);
             let held = tensor.reshape([rows, row]).narrow(0, first, own).flatten(0, -1);
             parts.push(held.constant_pad_nd([0, (most - own) * row]));
             let is_trained = trained.contains(&name);
@@ -220,13 +236,6 @@ impl Scattering<'_> {
         let _ = self.shard.gradient.shallow_clone().g_add_(&own);
         Ok(())
     }
-}
-
-/// The first of the `rows` of a parameter that a rank holds, and how many.
-pub(crate) fn held(rows: i64, (rank, size): (i64, i64)) -> (i64, i64) {
-    let most = (rows + size - 1) / size;
-    let first = (rank * most).min(rows);
-    (first, (rows - first).min(most))
 }
 
 /// The sum over all ranks of numbers that each has.

@@ -198,6 +198,8 @@ impl Learner {
                         learner.shards.gather(unit)?.wait()?;
                     }
                 }
+                Order::Save { dir } => drop(learner.save(&dir)?),
+                Order::Restore { dir, ranks, steps } => learner.restore(&dir, ranks, steps)?,
                 Order::Begin { .. } => return Err(out_of_turn("the beginning")),
                 Order::End => return Ok(()),
             }
@@ -368,6 +370,7 @@ impl Drop for Learner {
 
 #[cfg(test)]
 mod adapter;
+pub(crate) mod part;
 mod pass;
 #[cfg(test)]
 pub(crate) mod ranks;

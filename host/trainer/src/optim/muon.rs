@@ -3,7 +3,7 @@
 
 use super::Parameter;
 use crate::error::TrainError;
-use crate::shards::held;
+use crate::shards::extent;
 use molt_torch::Group;
 use std::cmp::Reverse;
 use tch::Tensor;
@@ -90,8 +90,8 @@ fn dealt(round: &mut [&mut Slot], step: Step, ranks: &Group) -> Result<(), Train
     let mut theirs: Vec<i64> = directions.iter().map(|part| part.numel() as i64).collect();
     theirs.resize(ranks.size(), 0);
     let (rows, columns) = round.get(ranks.rank()).map_or((0, 0), |slot| slot.matrix());
-    let size = ranks.size() as i64;
-    let own: Vec<i64> = (0..size).map(|rank| held(rows, (rank, size)).1 * columns).collect();
+    let own = |rank| extent(&[rows, columns], rank, ranks.size()).len() as i64;
+    let own: Vec<i64> = (0..ranks.size()).map(own).collect();
     let whole = ranks.all_to_all(&Tensor::cat(&directions, 0), &theirs, &own)?.wait()?;
     let update = if rows > 0 { orthogonalised(&whole.view([rows, columns])).reshape([-1]) } else { whole };
     let update = ranks.all_to_all(&update, &own, &theirs)?.wait()?;
@@ -215,8 +215,8 @@ mod tests {
         assert!(close(&moved(made(3, true), None)));
         let parts = ranks(4, |group| {
             let mut stack = made(3, true).pop().expect("a stack");
-            let (first, own) = held(3, (group.rank() as i64, 4));
-            let rows = |tensor: &Tensor| tensor.narrow(0, first * 12, own * 12).copy();
+            let own = extent(&stack.shape, group.rank(), 4);
+            let rows = |tensor: &Tensor| tensor.narrow(0, own.start as i64, own.len() as i64).copy();
             stack = Parameter { value: rows(&stack.value), gradient: rows(&stack.gradient), ..stack };
             moved(vec![stack], Some(&group))
         });
