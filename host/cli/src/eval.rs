@@ -26,7 +26,7 @@ pub(crate) fn run(settings: EvalSettings) -> Result<(), Stop> {
 
     let mut run_dir =
         wiring::record(&path, "eval", &settings, (&plugins.components(), Some(&plugins.lock()?)), None)?;
-    eprintln!("model     {}", model.describe(&decoder));
+    eprintln!("model     {}", model.describe());
     let skipped = present::skipped(prompts.skipped);
     eprintln!("prompts   {}{skipped}, {} rollouts of each", prompts.rows.len(), eval.samples);
     plugins.describe().iter().for_each(|line| eprintln!("{line}"));

@@ -4,7 +4,7 @@ use crate::stop::{OrStop, Stop};
 use crate::wiring::Model;
 use molt_core::rank_env::RankEnv;
 use molt_core::settings::{Fsdp, Lora, Optim, Settings};
-use molt_model::Decoder;
+use molt_model::Weights;
 use molt_trainer::loss::PolicyLoss;
 use molt_trainer::ranks::Ranks;
 use molt_trainer::step::{Layout, Learner};
@@ -25,10 +25,10 @@ pub(crate) fn join(
     env: &RankEnv,
     fsdp: &Fsdp,
     settings: &impl Settings,
-    decoder: &Decoder,
+    weights: &Weights,
 ) -> Result<Ranks, Stop> {
     let text = settings.to_toml().or_user("these settings cannot be written down", "use paths in UTF-8")?;
-    Ranks::join(env, fsdp, &text, decoder).or_failed(
+    Ranks::join(env, fsdp, &text, weights).or_failed(
         format!("{env} cannot join the others"),
         "look at what the other ranks say; fsdp.interface names the network device, fsdp.timeout_s how long to wait",
     )
@@ -52,10 +52,10 @@ impl<S: Settings> Follower<'_, S> {
         // The leader decides what Ctrl-C means.
         runtime.spawn(async { while tokio::signal::ctrl_c().await.is_ok() {} });
         let (lora, seed) = self.lora;
-        let decoder = model.policy(lora, seed)?;
-        let ranks = join(env, self.fsdp, self.settings, &decoder)?;
+        let weights = model.policy(lora, seed)?;
+        let ranks = join(env, self.fsdp, self.settings, &weights)?;
         let layout = Layout::new(self.micro_batch_tokens, self.fsdp);
-        Learner::follow(decoder, ranks, self.optim, layout, self.temperature, self.loss.as_ref())
+        Learner::follow(weights, ranks, self.optim, layout, self.temperature, self.loss.as_ref())
             .or_failed(format!("{env} cannot go on"), "look at what the other ranks say")
     }
 }

@@ -33,8 +33,8 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
         "each line is an object such as {\"prompt\": \"2+3?\", \"answer\": \"5\"}; data.prompt_key and \
          data.reply_key name the columns",
     )?;
-    let decoder = model.policy(&settings.lora, settings.run.seed)?;
-    let ranks = rank.as_ref().map(|env| ranks::join(env, &settings.fsdp, &settings, &decoder)).transpose()?;
+    let weights = model.policy(&settings.lora, settings.run.seed)?;
+    let ranks = rank.as_ref().map(|env| ranks::join(env, &settings.fsdp, &settings, &weights)).transpose()?;
 
     let components = json!({ "molt": env!("CARGO_PKG_VERSION"), "plugins": [] });
     let data = [&*settings.data.conversations];
@@ -43,7 +43,7 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
     let from = wiring::from(&settings.ckpt, &path, identity, &settings)?;
     let parts = (&components, None);
     let mut run_dir = wiring::record(&path, "sft", &settings, parts, Some((&settings.ckpt, &from)))?;
-    eprintln!("model     {}", model.describe(&decoder));
+    eprintln!("model     {}", model.describe());
     let skipped = crate::present::skipped(conversations.skipped);
     eprintln!("data      {} conversations{skipped}", conversations.rows.len());
     if let Some(env) = &rank {
@@ -52,7 +52,7 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
     eprintln!("run       {}", run_dir.path().display());
 
     let stop = interrupt::on_ctrl_c(runtime.handle());
-    let result = sft::train(&settings, (decoder, ranks), &conversations, &from, &mut run_dir, &stop);
+    let result = sft::train(&settings, (weights, ranks), &conversations, &from, &mut run_dir, &stop);
     let place = run_dir.path();
     let (summary, end) =
         result.or_failed("the run failed", format!("what the run reached is in {}", place.display()))?;

@@ -65,8 +65,8 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
     let model = wiring::Model::open(&settings.model)?;
     let turn = wiring::training_turn(&settings, &model)?;
     let eval_turn = wiring::eval_turn(&settings.eval, &settings.agent, &model)?;
-    let (decoder, copy) = (model.policy(&settings.lora, settings.run.seed)?, model.weights()?);
-    let ranks = rank.as_ref().map(|env| ranks::join(env, &settings.fsdp, &settings, &decoder)).transpose()?;
+    let (weights, copy) = (model.policy(&settings.lora, settings.run.seed)?, model.weights()?);
+    let ranks = rank.as_ref().map(|env| ranks::join(env, &settings.fsdp, &settings, &weights)).transpose()?;
 
     let components = plugins.components();
     let data = [&*settings.data.prompts];
@@ -75,7 +75,7 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
     let from = wiring::from(&settings.ckpt, &path, identity, &settings)?;
     let parts = (&components, Some(&*plugins.lock()?));
     let mut run_dir = wiring::record(&path, "train", &settings, parts, Some((&settings.ckpt, &from)))?;
-    eprintln!("model     {}", model.describe(&decoder));
+    eprintln!("model     {}", model.describe());
     let mut data = format!("{} to train on", prompts.rows.len());
     if let Some(held_out) = &held_out {
         data += &format!(", {} held out", held_out.rows.len());
@@ -102,7 +102,7 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
         held_out: held_out.map(|prompts| HeldOut { driver: driver(eval_turn), prompts }),
         prompts: Arc::new(prompts),
         settings,
-        decoder,
+        weights,
         ranks,
         estimator,
         traits,

@@ -11,7 +11,7 @@ use molt_core::ids::WeightVersion;
 use molt_core::sampling::Sampling;
 use molt_core::settings::{self, BadRow};
 use molt_generator::Engine;
-use molt_model::{Chat, Config, Decoder};
+use molt_model::{Chat, Config, Decoder, Weights};
 use molt_rollout::{Driver, Prompts, TurnSettings, WeightedReward};
 use molt_sandbox::Environment;
 use std::collections::BTreeMap;
@@ -58,19 +58,22 @@ impl Model {
 
     /// Reads the weights; every call gives a copy of its own.
     pub(crate) fn weights(&self) -> Result<Decoder, Stop> {
-        Decoder::load(&self.path).or_user(
-            format!("the model in {} cannot be used", self.path.display()),
-            "fetch the files again, or give another model.path",
-        )
+        Decoder::load(&self.path)
+            .or_user(self.unusable(), "fetch the files again, or give another model.path")
     }
 
-    /// The weights to train, with an adapter if one is asked for.
-    pub(crate) fn policy(&self, lora: &settings::Lora, seed: u64) -> Result<Decoder, Stop> {
-        let decoder = self.weights()?;
-        let Some((rank, alpha)) = lora.size() else { return Ok(decoder) };
-        decoder
+    /// The weights to train, of which every rank reads its part, with an adapter if one is asked for.
+    pub(crate) fn policy(&self, lora: &settings::Lora, seed: u64) -> Result<Weights, Stop> {
+        let weights = Weights::open(&self.path)
+            .or_user(self.unusable(), "fetch the files again, or give another model.path")?;
+        let Some((rank, alpha)) = lora.size() else { return Ok(weights) };
+        weights
             .with_adapter(rank, alpha, &lora.targets, seed)
             .or_user("the adapter does not fit the model", "change lora.targets or lora.rank")
+    }
+
+    fn unusable(&self) -> String {
+        format!("the model in {} cannot be used", self.path.display())
     }
 
     /// Tokens per rollout at most: what is asked for under `key`, else all that the model can take.
@@ -87,8 +90,8 @@ impl Model {
     }
 
     /// The family and the number of parameters, for people.
-    pub(crate) fn describe(&self, decoder: &Decoder) -> String {
-        let parameters: usize = decoder.parameters().iter().map(|(_, tensor)| tensor.numel()).sum();
+    pub(crate) fn describe(&self) -> String {
+        let parameters = self.config.parameter_count();
         let family = match (&self.config.experts, self.config.qk_norm) {
             (Some(_), _) => "qwen3_moe",
             (None, true) => "qwen3",

@@ -134,8 +134,9 @@ fn projections(config: &Config) -> impl Iterator<Item = (String, [i64; 2])> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Decoder;
-    use crate::network::Unit;
+    use crate::network::{Network, Unit};
+    use crate::{Decoder, Weights};
+    use std::collections::BTreeMap;
 
     fn decoder() -> Decoder {
         let config = r#"{
@@ -146,12 +147,19 @@ mod tests {
         Decoder::random(Config::parse(config).expect("a valid configuration"), 1)
     }
 
-    fn targets(names: &[&str]) -> Vec<String> {
-        names.iter().map(|name| (*name).to_owned()).collect()
+    type Parts = (Network, BTreeMap<String, Tensor>);
+
+    fn adapted(rank: usize, alpha: f64, targets: &[&str], seed: u64) -> Result<Parts, ModelError> {
+        let targets: Vec<String> = targets.iter().map(|name| (*name).to_owned()).collect();
+        let weights = Weights::from(decoder()).with_adapter(rank, alpha, &targets, seed)?;
+        let whole =
+            |(name, shape): (&String, &Vec<i64>)| Ok((name.clone(), weights.rows(name, 0..shape[0])?));
+        let parameters = weights.shapes().iter().map(whole).collect::<Result<_, ModelError>>()?;
+        Ok((weights.into_network(), parameters))
     }
 
     fn refused(rank: usize, names: &[&str]) -> String {
-        decoder().with_adapter(rank, 1.0, &targets(names), 0).map(|_| ()).expect_err("refused").to_string()
+        adapted(rank, 1.0, names, 0).map(|_| ()).expect_err("refused").to_string()
     }
 
     #[test]
@@ -163,15 +171,12 @@ mod tests {
         // One key head of 4.
         let said = refused(5, &["q_proj", "k_proj"]);
         assert_eq!(said, "rank 5 is more than the 4 that model.layers.0.self_attn.k_proj.weight can have");
-        decoder().with_adapter(5, 1.0, &targets(&["q_proj"]), 0).expect("8 by 16");
+        adapted(5, 1.0, &["q_proj"], 0).expect("8 by 16");
     }
 
     #[test]
     fn a_layer_has_its_adapters_behind_its_weights() {
-        let (network, parameters) = decoder()
-            .with_adapter(2, 8.0, &targets(&["up_proj", "q_proj"]), 3)
-            .expect("an adapter")
-            .into_parts();
+        let (network, parameters) = adapted(2, 8.0, &["up_proj", "q_proj"], 3).expect("an adapter");
         let plain = decoder().into_parts().0.names(Unit::Layer(1));
         let names = network.names(Unit::Layer(1));
         assert_eq!(names[..plain.len()], plain);
@@ -211,7 +216,7 @@ mod tests {
 
     #[test]
     fn the_first_a_is_of_its_seed_and_name_and_b_is_zero() {
-        let made = |seed| decoder().with_adapter(4, 1.0, &[], seed).expect("an adapter").into_parts().1;
+        let made = |seed| adapted(4, 1.0, &[], seed).expect("an adapter").1;
         let (one, again, other) = (made(1), made(1), made(2));
         let adapters: Vec<&String> = one.keys().filter(|name| name.contains("lora_")).collect();
         assert_eq!(adapters.len(), 2 * 2 * 7);
@@ -236,8 +241,7 @@ mod tests {
     #[test]
     fn an_adapter_is_saved_under_the_names_of_peft() {
         let dir = tempfile::tempdir().expect("a directory");
-        let (network, parameters) =
-            decoder().with_adapter(2, 6.0, &targets(&["v_proj"]), 3).expect("an adapter").into_parts();
+        let (network, parameters) = adapted(2, 6.0, &["v_proj"], 3).expect("an adapter");
         let own: Vec<_> = network
             .trainable()
             .into_iter()

@@ -148,24 +148,16 @@ pub(crate) fn linear(x: &Tensor, weight: &Tensor) -> Tensor {
 /// Query `[B, T, heads, head_dim]`, keys and values `[B, T, kv_heads, head_dim]`.
 fn causal(query: &Tensor, key: &Tensor, value: &Tensor) -> Tensor {
     let [batch, tokens, heads, head_dim] = size4(query);
-    let groups = heads / size4(key)[2];
-    let repeated = |x: &Tensor| {
-        let x = x.transpose(1, 2);
-        if groups == 1 {
-            return x;
-        }
-        x.unsqueeze(2).expand([-1, -1, groups, -1, -1], false).reshape([batch, heads, tokens, head_dim])
-    };
-    let query = query.transpose(1, 2);
+    let is_grouped = heads != size4(key)[2];
     let out = Tensor::scaled_dot_product_attention::<&Tensor>(
-        &query,
-        &repeated(key),
-        &repeated(value),
+        &query.transpose(1, 2),
+        &key.transpose(1, 2),
+        &value.transpose(1, 2),
         None,
         0.0,
         true,
         None,
-        false,
+        is_grouped,
     );
     out.transpose(1, 2).reshape([batch, tokens, heads * head_dim])
 }

@@ -5,6 +5,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use tch::{Kind, Tensor};
 
@@ -16,7 +17,7 @@ const INDEX: &str = "model.safetensors.index.json";
 /// The longest header that is read: the limit of the reference implementation.
 const LONGEST_HEADER: u64 = 100_000_000;
 
-/// The weights files of a model directory, opened and checked; values are read one tensor at a time.
+/// The weights files of a model directory, opened and checked; values are read when they are asked for.
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
     tensors: BTreeMap<String, (usize, TensorInfo)>,
@@ -24,7 +25,7 @@ pub(crate) struct Checkpoint {
 }
 
 #[derive(Debug)]
-struct Shard {
+pub(crate) struct Shard {
     path: PathBuf,
     file: File,
     /// Where the values begin, in bytes.
@@ -61,8 +62,8 @@ impl Checkpoint {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// The named tensor as float32.
-    pub(crate) fn read(&self, name: &str, shape: &[i64]) -> Result<Tensor, ModelError> {
+    /// Where the named tensor lies, of which shape and kind are checked.
+    pub(crate) fn check(&self, name: &str, shape: &[i64]) -> Result<(&Shard, &TensorInfo, Kind), ModelError> {
         let Some((shard, info)) = self.tensors.get(name) else {
             return Err(ModelError::Missing(vec![name.to_owned()]));
         };
@@ -77,8 +78,20 @@ impl Checkpoint {
             Dtype::BF16 => Kind::BFloat16,
             other => return Err(ModelError::Kind { name: name.to_owned(), found: format!("{other:?}") }),
         };
-        let bytes = self.shards[*shard].read(info)?;
-        Ok(Tensor::f_from_data_size(&bytes, shape, kind)?.f_to_kind(Kind::Float)?)
+        Ok((&self.shards[*shard], info, kind))
+    }
+
+    /// Some rows of the named tensor as float32.
+    pub(crate) fn read(&self, name: &str, shape: &[i64], rows: Range<i64>) -> Result<Tensor, ModelError> {
+        let (shard, info, kind) = self.check(name, shape)?;
+        let mut shape = shape.to_vec();
+        if let Some(all) = shape.first_mut() {
+            *all = rows.end - rows.start;
+        }
+        let row = shape.iter().skip(1).product::<i64>() as usize * kind.elt_size_in_bytes();
+        let first = info.data_offsets.0 + rows.start as usize * row;
+        let bytes = shard.read(first..first + (rows.end - rows.start) as usize * row)?;
+        Ok(Tensor::f_from_data_size(&bytes, &shape, kind)?.f_to_kind(Kind::Float)?)
     }
 }
 
@@ -111,12 +124,8 @@ impl TensorFile {
         if info.dtype != Dtype::F32 || end > ends - begins {
             return Err(damaged(&self.shard.path, format!("{name} is not what it should be")));
         }
-        let part = TensorInfo {
-            dtype: Dtype::F32,
-            shape: vec![length],
-            data_offsets: (begins + first, begins + end),
-        };
-        Ok(Tensor::f_from_data_size(&self.shard.read(&part)?, &[length as i64], Kind::Float)?)
+        let bytes = self.shard.read(begins + first..begins + end)?;
+        Ok(Tensor::f_from_data_size(&bytes, &[length as i64], Kind::Float)?)
     }
 }
 
@@ -147,11 +156,11 @@ impl Shard {
         Ok((Self { path, file, values }, metadata))
     }
 
-    fn read(&self, info: &TensorInfo) -> Result<Vec<u8>, ModelError> {
-        let (start, end) = info.data_offsets;
-        let mut bytes = vec![0; end - start];
+    /// The values at `place`, in bytes.
+    fn read(&self, place: Range<usize>) -> Result<Vec<u8>, ModelError> {
+        let mut bytes = vec![0; place.len()];
         let mut file = &self.file;
-        file.seek(SeekFrom::Start(self.values + start as u64))
+        file.seek(SeekFrom::Start(self.values + place.start as u64))
             .and_then(|_| file.read_exact(&mut bytes))
             .map_err(|source| ModelError::Read { path: self.path.clone(), source })?;
         Ok(bytes)

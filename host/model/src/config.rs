@@ -144,6 +144,11 @@ impl Config {
         Value::Object(object)
     }
 
+    /// The number of parameters; a tied head counts once, as the embedding.
+    pub fn parameter_count(&self) -> usize {
+        self.parameters().iter().map(|(_, shape)| shape.iter().product::<i64>() as usize).sum()
+    }
+
     /// Names and shapes of all parameters, sorted by name. The experts of a layer are stacked.
     pub(crate) fn parameters(&self) -> Vec<(String, Vec<i64>)> {
         let [d, ffn, vocab, head] =

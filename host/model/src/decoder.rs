@@ -8,14 +8,14 @@ use std::ops::Range;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 
-use crate::adapter::Adapter;
 use crate::block::Block;
 use crate::cache::{KvCache, Window};
-use crate::checkpoint::{self, Checkpoint};
+use crate::checkpoint;
 use crate::config::Config;
 use crate::error::ModelError;
 use crate::experts::stored;
 use crate::network::{EMBEDDING, HEAD, NORM, Network, Unit};
+use crate::weights::Weights;
 
 /// A causal language model of the Llama family in float32 on the CPU.
 #[derive(Debug)]
@@ -37,36 +37,13 @@ impl Decoder {
     /// If a file is absent or damaged, the architecture is not supported, or a tensor is missing, unknown or of
     /// another shape than `config.json` makes it.
     pub fn load(dir: &Path) -> Result<Self, ModelError> {
-        let config = Config::load(&dir.join("config.json"))?;
-        let checkpoint = Checkpoint::open(dir)?;
-        let expected = config.parameters();
-        // Old checkpoints store the rotary frequencies, and some a copy of the tied embedding.
-        let ignored = |name: &str| {
-            name.ends_with(".rotary_emb.inv_freq") || (config.tie_word_embeddings && name == HEAD)
+        let weights = Weights::open(dir)?;
+        let whole = |(name, shape): (&String, &Vec<i64>)| {
+            Ok((name.clone(), weights.rows(name, 0..shape.first().copied().unwrap_or(1))?))
         };
-        let names: Vec<String> = expected.iter().flat_map(|(name, shape)| stored(name, shape).0).collect();
-        let found = checkpoint.names().filter(|name| !ignored(name));
-        match_names(names.iter().map(String::as_str), found)?;
-        let parameters = expected
-            .into_iter()
-            .map(|(name, shape)| {
-                let (parts, of_part) = stored(&name, &shape);
-                let parts = parts.iter().map(|part| checkpoint.read(part, of_part));
-                let mut parts = parts.collect::<Result<Vec<_>, _>>()?;
-                let is_stacked = of_part.len() < shape.len();
-                let tensor = if is_stacked { Tensor::stack(&parts, 0) } else { parts.remove(0) };
-                Ok((name, tensor))
-            })
-            .collect::<Result<BTreeMap<_, _>, ModelError>>()?;
-        if config.tie_word_embeddings && checkpoint.names().any(|name| name == HEAD) {
-            let embedding = &parameters[EMBEDDING];
-            if checkpoint.read(HEAD, &embedding.size())? != *embedding {
-                return Err(ModelError::Config {
-                    path: dir.join("config.json"),
-                    reason: format!("tie_word_embeddings is true, but {HEAD} differs from {EMBEDDING}"),
-                });
-            }
-        }
+        let parameters =
+            weights.shapes().iter().map(whole).collect::<Result<BTreeMap<_, _>, ModelError>>()?;
+        let config = weights.network().config().clone();
         Ok(Self::new(config, parameters))
     }
 
@@ -105,25 +82,6 @@ impl Decoder {
             network,
             parameters,
         }
-    }
-
-    /// With an adapter on the projections that are called one of `targets`, or on all if there are none; see
-    /// [`Network::names`]. As its B is zero, the model computes what it did; for what it computes when B has been
-    /// trained, take [`Decoder::into_parts`].
-    ///
-    /// # Errors
-    /// If the model has no such projection, or one of a lower rank.
-    pub fn with_adapter(
-        mut self,
-        rank: usize,
-        alpha: f64,
-        targets: &[String],
-        seed: u64,
-    ) -> Result<Self, ModelError> {
-        let adapter = Adapter::new(self.config(), rank, alpha, targets)?;
-        self.parameters.extend(adapter.parameters(self.config(), seed));
-        self.network = self.network.adapted(adapter);
-        Ok(self)
     }
 
     /// The shape of the model.
@@ -260,7 +218,7 @@ pub fn save(config: &Config, parameters: &[(String, Tensor)], dir: &Path) -> Res
 }
 
 /// Both sets of names must be equal; a name that is given twice counts as one too many.
-fn match_names<'a>(
+pub(crate) fn match_names<'a>(
     expected: impl Iterator<Item = &'a str>,
     found: impl Iterator<Item = &'a str>,
 ) -> Result<(), ModelError> {

@@ -16,6 +16,7 @@ mod rope;
 mod template;
 pub mod text_error;
 pub mod tokenizer;
+mod weights;
 
 pub use adapter::Adapter;
 pub use cache::KvCache;
@@ -29,3 +30,4 @@ pub use network::{Network, Unit};
 pub use rope::Rotation;
 pub use text_error::TextError;
 pub use tokenizer::Tokenizer;
+pub use weights::Weights;

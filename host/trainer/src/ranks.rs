@@ -10,12 +10,11 @@ use molt_core::ids::Token;
 use molt_core::rank_env::RankEnv;
 use molt_core::settings::Fsdp;
 use molt_core::trajectory::Segment;
-use molt_model::Decoder;
+use molt_model::Weights;
 use molt_torch::{Group, Store};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
-use tch::Kind;
 
 /// This process as a rank, connected to the others.
 #[derive(Debug)]
@@ -56,12 +55,11 @@ pub(crate) struct Orders {
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
 impl Ranks {
-    /// Connects to the other ranks and makes sure that they train the same: `settings`, as text, and the weights of
-    /// `decoder`.
+    /// Connects to the other ranks and makes sure that they train the same: `settings`, as text, and `weights`.
     ///
     /// # Errors
     /// If a rank does not come within `fsdp.timeout_s`, or its settings or weights are others.
-    pub fn join(env: &RankEnv, fsdp: &Fsdp, settings: &str, decoder: &Decoder) -> Result<Self, TrainError> {
+    pub fn join(env: &RankEnv, fsdp: &Fsdp, settings: &str, weights: &Weights) -> Result<Self, TrainError> {
         let (addr, port) = (env.master_addr.as_str(), env.master_port);
         let timeout = Duration::from_secs(fsdp.timeout_s);
         let serve = env.rank == 0 && !env.store_is_served;
@@ -69,7 +67,7 @@ impl Ranks {
             if serve { Store::serve(addr, port, timeout) } else { Store::connect(addr, port, timeout) }?;
         let device = (fsdp.interface.as_deref(), env.is_local());
         let group = Group::gloo(&store, "molt", (env.rank, env.size), device, timeout)?;
-        let own = [settings.to_owned(), fingerprint(decoder)];
+        let own = [settings.to_owned(), weights.fingerprint()?];
         for (what, own) in ["settings", "weights"].into_iter().zip(own) {
             let key = format!("molt/{what}");
             if env.rank == 0 {
@@ -89,15 +87,6 @@ impl Ranks {
         });
         Ok(Self { group, orders: Orders { store, next: 0, rank, size } })
     }
-}
-
-/// What two models with the same weights have in common, and others hardly.
-fn fingerprint(decoder: &Decoder) -> String {
-    let of = |(name, tensor): (String, tch::Tensor)| {
-        let sum = |tensor: &tch::Tensor| tensor.sum(Kind::Double).double_value(&[]).to_bits();
-        format!("{name} {:?} {:x} {:x}\n", tensor.size(), sum(&tensor), sum(&tensor.square()))
-    };
-    tch::no_grad(|| decoder.parameters().into_iter().map(of).collect())
 }
 
 impl Orders {

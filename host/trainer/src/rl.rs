@@ -12,7 +12,7 @@ use crate::step::{Layout, Learner, PolicySums};
 use molt_core::outcome::{Dropped, Group};
 use molt_core::settings::TrainSettings;
 use molt_generator::{Generator, WeightUpdate};
-use molt_model::Decoder;
+use molt_model::Weights;
 use molt_observe::{Progress, RunDir};
 use molt_rollout::{Batches, Driver, Plan, Position, Prompts, evaluate};
 use molt_sandbox::{Estimator, Traits};
@@ -42,7 +42,7 @@ impl State {
 pub struct Training<G: Generator> {
     pub settings: TrainSettings,
     /// The weights to train; the generator holds a copy of them as version 0.
-    pub decoder: Decoder,
+    pub weights: Weights,
     /// The other ranks, if there are any.
     pub ranks: Option<Ranks>,
     pub driver: Arc<Driver<G>>,
@@ -89,11 +89,11 @@ fn run<G: Generator>(
     started: Instant,
     summary: &mut Summary,
 ) -> Result<End, TrainError> {
-    let Training { settings, decoder, ranks, driver, prompts, held_out, estimator, traits, from } = training;
+    let Training { settings, weights, ranks, driver, prompts, held_out, estimator, traits, from } = training;
     let plan = plan(&settings, prompts, traits.needs_group);
     let planned = batches_planned(&settings, &plan);
     let mut learner = Learner::new(
-        decoder,
+        weights,
         ranks,
         &settings.optim,
         planned.saturating_mul(settings.train.steps_per_batch as u64),

@@ -20,8 +20,8 @@ pub(crate) fn save_model(
 ) -> Result<(), TrainError> {
     let parameters = learner.parameters()?;
     save(learner.config(), &parameters, dir)?;
-    if let Some((adapter, parameters)) = learner.adapter()? {
-        adapter.save(&parameters, &model.path, &dir.with_file_name("adapter"))?;
+    if let Some(adapter) = learner.adapter().cloned() {
+        adapter.save(&learner.trainable()?, &model.path, &dir.with_file_name("adapter"))?;
     }
     Chat::copy_files(&model.path, dir)?;
     if let Some(template) = &model.chat_template {

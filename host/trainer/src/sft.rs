@@ -9,7 +9,7 @@ use crate::save::{End, conclude, guarded, save_model};
 use crate::step::{Layout, Learner, Row};
 use molt_core::seed::{Purpose, derive, permutation};
 use molt_core::settings::SftSettings;
-use molt_model::Decoder;
+use molt_model::Weights;
 use molt_observe::{Progress, RunDir};
 use molt_rollout::jsonl::Rows;
 use serde::{Deserialize, Serialize};
@@ -47,7 +47,7 @@ impl SftSummary {
 /// When `stop` is cancelled the run ends before its next step, with the model saved as it is.
 pub fn train(
     settings: &SftSettings,
-    (decoder, ranks): (Decoder, Option<Ranks>),
+    (weights, ranks): (Weights, Option<Ranks>),
     conversations: &Rows<Conversation>,
     from: &From,
     run_dir: &mut RunDir,
@@ -57,7 +57,7 @@ pub fn train(
     let (rows, skipped) = (conversations.rows.len(), conversations.skipped);
     let mut summary = SftSummary { seed: settings.run.seed, rows, skipped, ..SftSummary::default() };
     let result = guarded(|| {
-        run(settings, (decoder, ranks), (&conversations.rows, from), run_dir, stop, (started, &mut summary))
+        run(settings, (weights, ranks), (&conversations.rows, from), run_dir, stop, (started, &mut summary))
     });
     summary.clock(started);
     let end = conclude(run_dir, result, &summary)?;
@@ -66,7 +66,7 @@ pub fn train(
 
 fn run(
     settings: &SftSettings,
-    (decoder, ranks): (Decoder, Option<Ranks>),
+    (weights, ranks): (Weights, Option<Ranks>),
     (rows, from): (&[Conversation], &From),
     run_dir: &mut RunDir,
     stop: &CancellationToken,
@@ -76,7 +76,7 @@ fn run(
     let planned = sft.passes.saturating_mul(rows.len().div_ceil(sft.batch_size) as u64);
     let planned = sft.max_steps.map_or(planned, |max| max.min(planned));
     let mut learner = Learner::new(
-        decoder,
+        weights,
         ranks,
         &settings.optim,
         planned,

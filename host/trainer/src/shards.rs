@@ -8,7 +8,7 @@
 
 use crate::error::TrainError;
 use crate::optim::Parameter;
-use molt_model::{Network, Unit};
+use molt_model::{Network, Unit, Weights};
 use molt_torch::{Group, Pending};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -58,22 +58,20 @@ pub(crate) struct Scattering<'s> {
 }
 
 impl Shards {
-    /// Cuts `parameters`, which every rank has whole. Those that are not in `trained` are frozen.
-    pub(crate) fn new(
-        network: &Network,
-        mut parameters: BTreeMap<String, Tensor>,
+    /// Reads this rank's part of `weights`. Those that are not in `trained` are frozen.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    pub(crate) fn read(
+        weights: &Weights,
         trained: &BTreeSet<String>,
         ranks: Option<Group>,
-    ) -> Self {
-        let (rank, size) = ranks.as_ref().map_or((0, 1), |ranks| (ranks.rank() as i64, ranks.size() as i64));
-        let units = network.units().into_iter().map(|unit| {
-            let own = network.names(unit).into_iter().map(|name| {
-                let tensor = parameters.remove(&name).expect("a network names the parameters that it has");
-                (name, tensor)
-            });
-            (unit, tch::no_grad(|| Shard::cut(own.collect(), trained, (rank, size))))
-        });
-        Self { units: units.collect(), ranks }
+    ) -> Result<Self, TrainError> {
+        let place = ranks.as_ref().map_or((0, 1), |ranks| (ranks.rank() as i64, ranks.size() as i64));
+        let network = weights.network();
+        let unit = |unit| Ok((unit, Shard::read(weights, network.names(unit), trained, place)?));
+        let units = network.units().into_iter().map(unit).collect::<Result<_, TrainError>>()?;
+        Ok(Self { ranks, units })
     }
 
     pub(crate) fn ranks(&self) -> Option<&Group> {
@@ -146,18 +144,23 @@ pub(crate) fn extent(shape: &[i64], rank: usize, size: usize) -> Range<usize> {
 }
 
 impl Shard {
-    fn cut(parameters: Vec<(String, Tensor)>, trained: &BTreeSet<String>, (rank, size): (i64, i64)) -> Self {
+    fn read(
+        weights: &Weights,
+        names: Vec<String>,
+        trained: &BTreeSet<String>,
+        (rank, size): (i64, i64),
+    ) -> Result<Self, TrainError> {
         let (mut pieces, mut parts, mut start) = (Vec::new(), Vec::new(), 0);
-        let mut order: Vec<_> = parameters.into_iter().enumerate().collect();
-        order.sort_by_key(|(_, (name, _))| !trained.contains(name));
-        for (place, (name, tensor)) in order {
-            let shape = tensor.size();
+        let mut order: Vec<_> = names.into_iter().enumerate().collect();
+        order.sort_by_key(|(_, name)| !trained.contains(name));
+        for (place, name) in order {
+            let shape = weights.shapes()[&name].clone();
             let rows = shape.first().copied().unwrap_or(1);
-            let row = tensor.numel() as i64 / rows.max(1);
+            let row = shape.iter().skip(1).product::<i64>();
             let most = (rows + size - 1) / size;
             let first = (rank * most).min(rows);
             let own = (rows - first).min(most);
-            let held = tensor.reshape([rows, row]).narrow(0, first, own).flatten(0, -1);
+            let held = weights.rows(&name, first..first + own)?.flatten(0, -1);
             parts.push(held.constant_pad_nd([0, (most - own) * row]));
             let is_trained = trained.contains(&name);
             pieces
@@ -166,9 +169,9 @@ impl Shard {
         }
         pieces.sort_by_key(|(place, _)| *place);
         let pieces: Vec<Piece> = pieces.into_iter().map(|(_, piece)| piece).collect();
-        let values = Tensor::cat(&parts, 0).detach();
+        let values = Tensor::cat(&parts, 0);
         let learnt: i64 = pieces.iter().filter(|piece| piece.is_trained).map(|piece| piece.length).sum();
-        Self { gradient: values.new_zeros([learnt], (values.kind(), values.device())), values, pieces }
+        Ok(Self { gradient: values.new_zeros([learnt], (values.kind(), values.device())), values, pieces })
     }
 
     fn parameters(&self) -> Vec<Parameter> {
@@ -187,21 +190,24 @@ impl Shard {
     /// Whole gradients of the trained parameters as `[ranks * P]`: for every rank what it holds.
     fn pack(&self, gradients: &[Option<Tensor>], size: i64) -> Tensor {
         let kind = (self.values.kind(), self.values.device());
-        let padded: Vec<Tensor> = self
-            .pieces
-            .iter()
-            .enumerate()
-            .filter(|(_, piece)| piece.is_trained)
-            .map(|(index, piece)| match gradients.get(index).and_then(Option::as_ref) {
-                Some(gradient) => {
-                    let flat = gradient.flatten(0, -1);
-                    let padding = size * piece.length - flat.size()[0];
-                    flat.constant_pad_nd([0, padding]).view([size, piece.length])
-                }
-                None => Tensor::zeros([size, piece.length], kind),
-            })
-            .collect();
-        Tensor::cat(&padded, 1).flatten(0, 1)
+        let packed = Tensor::empty([size, self.gradient.size()[0]], kind);
+        for (index, piece) in self.pieces.iter().enumerate().filter(|(_, piece)| piece.is_trained) {
+            let mut part = packed.narrow(1, piece.start, piece.length);
+            let Some(gradient) = gradients.get(index).and_then(Option::as_ref) else {
+                let _ = part.zero_();
+                continue;
+            };
+            // The first ranks hold as many rows as there is room for, one perhaps fewer, the others none.
+            let flat = gradient.flatten(0, -1);
+            let full = flat.size()[0] / piece.length;
+            let (rows, rest) = (full * piece.length, flat.size()[0] % piece.length);
+            part.narrow(0, 0, full).copy_(&flat.narrow(0, 0, rows).view([full, piece.length]));
+            if full < size {
+                let _ = part.narrow(0, full, size - full).zero_();
+                part.get(full).narrow(0, 0, rest).copy_(&flat.narrow(0, rows, rest));
+            }
+        }
+        packed.flatten(0, 1)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::shards::{Shards, largest, sums};
 use molt_core::ids::{Token, WeightVersion};
 use molt_core::settings::{Fsdp, Optim};
 use molt_core::trajectory::Segment;
-use molt_model::{Adapter, Config, Decoder, Network, Unit};
+use molt_model::{Adapter, Config, Network, Unit, Weights};
 use molt_torch::Group;
 use tch::{Kind, Tensor};
 
@@ -137,13 +137,13 @@ impl Layout {
 }
 
 impl Learner {
-    /// `temperature` divides the logits; `total_steps` is where the learning-rate schedule ends. The decoder is
-    /// the same on all ranks, of which this one leads.
+    /// `temperature` divides the logits; `total_steps` is where the learning-rate schedule ends. The weights
+    /// are the same on all ranks, of which this one leads; each reads the part that it holds.
     ///
     /// # Errors
-    /// If a rank is lost, or `optim.freeze` does not fit the model.
+    /// If a rank is lost, the weights cannot be read, or `optim.freeze` does not fit the model.
     pub fn new(
-        decoder: Decoder,
+        weights: Weights,
         ranks: Option<Ranks>,
         optim: &Optim,
         total_steps: u64,
@@ -154,7 +154,7 @@ impl Learner {
         if let Some(orders) = &mut orders {
             orders.send(&Order::Begin { total_steps })?;
         }
-        let mut learner = Self::part(decoder, group, optim, total_steps, layout, temperature)?;
+        let mut learner = Self::part(weights, group, optim, total_steps, layout, temperature)?;
         learner.orders = orders;
         Ok(learner)
     }
@@ -164,7 +164,7 @@ impl Learner {
     /// # Errors
     /// As those of the leader, and if the leader is lost.
     pub fn follow(
-        decoder: Decoder,
+        weights: Weights,
         ranks: Ranks,
         optim: &Optim,
         layout: Layout,
@@ -175,7 +175,7 @@ impl Learner {
         let Order::Begin { total_steps } = orders.receive()? else {
             return Err(TrainError::Order("the first is not the beginning".to_owned()));
         };
-        let mut learner = Self::part(decoder, Some(group), optim, total_steps, layout, temperature)?;
+        let mut learner = Self::part(weights, Some(group), optim, total_steps, layout, temperature)?;
         let out_of_turn = |what: &str| TrainError::Order(format!("{what} comes out of turn"));
         loop {
             match orders.receive()? {
@@ -208,16 +208,16 @@ impl Learner {
 
     /// This rank's part. Every rank calls each method together, with the same arguments.
     fn part(
-        decoder: Decoder,
+        weights: Weights,
         group: Option<Group>,
         optim: &Optim,
         total_steps: u64,
         layout: Layout,
         temperature: f64,
     ) -> Result<Self, TrainError> {
-        let (network, parameters) = decoder.into_parts();
-        let trained = trained(&network, &optim.freeze)?;
-        let shards = Shards::new(&network, parameters, &trained, group);
+        let trained = trained(weights.network(), &optim.freeze)?;
+        let shards = Shards::read(&weights, &trained, group)?;
+        let network = weights.into_network();
         let optimiser = Optimiser::new(shards.parameters(&network), optim, total_steps);
         Ok(Self { network, shards, optimiser, layout, temperature, orders: None })
     }
@@ -246,19 +246,21 @@ impl Learner {
         self.whole(|network, unit, parameters| network.merged(unit, &parameters))
     }
 
-    /// The adapter that is trained in place of the weights if there is one, with copies of its parameters, whole and
-    /// sorted by name.
+    /// What is trained in place of the weights, if anything is.
+    pub fn adapter(&self) -> Option<&Adapter> {
+        self.network.adapter()
+    }
+
+    /// Copies of the parameters that can be trained, whole and sorted by name: those of the adapter if there is one.
     ///
     /// # Errors
     /// If a rank is lost.
-    pub fn adapter(&mut self) -> Result<Option<(Adapter, Vec<(String, Tensor)>)>, TrainError> {
-        let Some(adapter) = self.network.adapter().cloned() else { return Ok(None) };
+    pub fn trainable(&mut self) -> Result<Vec<(String, Tensor)>, TrainError> {
         let own = self.network.trainable();
-        let all = self.whole(|network, unit, parameters| {
+        self.whole(|network, unit, parameters| {
             let named = network.names(unit).into_iter().zip(parameters);
             named.filter(|(name, _)| own.contains(name)).collect()
-        })?;
-        Ok(Some((adapter, all)))
+        })
     }
 
     /// Copies of what `of` makes of the parameters of each unit.

@@ -1,9 +1,7 @@
 //! An adapter is trained in place of the weights.
 
 use super::ranks::{part, ranks};
-use super::tests::{
-    LOSS, alone, converted, decoder, definition, layout, optim, relative_difference, rows, segment,
-};
+use super::tests::{LOSS, alone, decoder, definition, layout, optim, relative_difference, rows, segment};
 use super::*;
 use crate::optim::Parameter;
 use std::collections::BTreeMap;
@@ -13,16 +11,23 @@ const SCALE: f64 = 3.0;
 const TARGETS: [&str; 3] = ["q_proj", "k_proj", "down_proj"];
 
 /// A model whose adapter does something.
-pub(super) fn adapted(kind: Kind) -> Decoder {
-    let decoder = decoder("0.3").with_adapter(2, 6.0, &TARGETS.map(str::to_owned), 5).expect("an adapter");
-    for (name, mut parameter) in decoder.parameters() {
-        if name.ends_with("lora_B.weight") {
-            let count = parameter.numel() as i64;
-            let values = Tensor::arange(count, (parameter.kind(), parameter.device())).sin() * 0.1;
-            parameter.copy_(&values.view(parameter.size().as_slice()));
-        }
+pub(super) fn adapted() -> Weights {
+    let weights = Weights::from(decoder("0.3"));
+    let weights = weights.with_adapter(2, 6.0, &TARGETS.map(str::to_owned), 5).expect("an adapter");
+    for (name, shape) in weights.shapes().iter().filter(|(name, _)| name.ends_with("lora_B.weight")) {
+        let mut b = weights.rows(name, 0..shape[0]).expect("in memory");
+        let values = Tensor::arange(shape.iter().product::<i64>(), (b.kind(), b.device())).sin() * 0.1;
+        b.copy_(&values.view(shape.as_slice()));
     }
-    converted(decoder, kind)
+    weights
+}
+
+/// All parameters by name.
+fn parameters(weights: &Weights) -> BTreeMap<String, Tensor> {
+    let of = |(name, shape): (&String, &Vec<i64>)| {
+        (name.clone(), weights.rows(name, 0..shape[0]).expect("in memory").copy())
+    };
+    weights.shapes().iter().map(of).collect()
 }
 
 fn named(tensors: Vec<(String, Tensor)>) -> BTreeMap<String, Tensor> {
@@ -51,7 +56,7 @@ fn merged(
 #[test]
 fn gradients_are_those_of_the_formula() {
     let segments = [segment(1, [3, 4, 2, 3]), segment(2, [5, 1, 0, 0]), segment(3, [1, 7, 4, 6])];
-    let parameters = adapted(Kind::Float).into_parts().1;
+    let parameters = parameters(&adapted());
     let mut plain = decoder("0.3");
     let weights = named(plain.parameters());
     let whole: Vec<_> = merged(&weights, &parameters).into_iter().collect();
@@ -59,7 +64,7 @@ fn gradients_are_those_of_the_formula() {
     let loss = definition(&mut plain, &rows(&segments));
     let expected = named(plain.parameters());
     for keep_layers in 0..3 {
-        let ours = alone(adapted(Kind::Float), Layout { keep_layers, ..layout(24) });
+        let ours = alone(adapted(), Layout { keep_layers, ..layout(24) });
         let sums = ours.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
         assert!((sums.loss - loss).abs() < 1e-6, "{} is not {loss}", sums.loss);
         let trained = ours.shards.parameters(&ours.network);
@@ -83,16 +88,16 @@ fn gradients_are_those_of_the_formula() {
 fn what_is_exported_is_the_base_with_the_adapter_in_it() {
     let segments: Vec<_> = (0..4).map(|n| segment(n, [3 + n, 4, n % 3, 5])).collect();
     let base = named(decoder("0.3").parameters());
-    let start = named(adapted(Kind::Float).parameters());
+    let start = parameters(&adapted());
     let trained = |mut learner: Learner| {
         for _ in 0..3 {
             learner.policy_step(&rows(&segments), &LOSS).expect("a step");
         }
-        let (_, adapter) = learner.adapter().expect("all ranks are here").expect("an adapter");
+        let adapter = learner.trainable().expect("all ranks are here");
         (named(learner.parameters().expect("all ranks are here")), named(adapter))
     };
-    let one = trained(alone(adapted(Kind::Float), layout(40)));
-    let mut all = ranks(3, |group| trained(part(adapted(Kind::Float), group, &optim(), layout(30))));
+    let one = trained(alone(adapted(), layout(40)));
+    let mut all = ranks(3, |group| trained(part(adapted(), group, &optim(), layout(30))));
     all.push(one);
     for (weights, adapter) in all {
         assert!(adapter.iter().all(|(name, value)| name.contains("lora_") && *value != start[name]));
@@ -105,9 +110,4 @@ fn what_is_exported_is_the_base_with_the_adapter_in_it() {
             assert_eq!(is_target, *value != base[name], "{name}");
         }
     }
-}
-
-#[test]
-fn a_model_without_an_adapter_has_none() {
-    assert!(alone(decoder("0.3"), layout(40)).adapter().expect("nobody is lost").is_none());
 }

@@ -162,8 +162,6 @@ impl Learner {
     }
 
     /// Last norm, logits and loss of the hidden states `[B, T, d]`. Gives back the gradient by them.
-    ///
-    /// The head is differentiated chunk by chunk, so that only one chunk of logits is alive.
     fn head<'s>(
         &'s self,
         unit: Gathering<'s>,
@@ -179,27 +177,15 @@ impl Learner {
         }
         let (mut gradients, mut gradient) = (vec![None, None], None);
         if let Some((hidden, batch)) = batch {
-            let [norm, head] = [&parameters[0], &parameters[1]];
             let flat = hidden.flatten(0, 1);
-            let rows = flat.index_select(0, &batch.places);
-            let chunk = (self.layout.max_logits / self.network.config().vocab_size).max(1);
-            let mut parts = Vec::new();
-            for start in (0..batch.targets.len()).step_by(chunk) {
-                let count = chunk.min(batch.targets.len() - start);
-                let part = |t: &Tensor| t.narrow(0, start as i64, count as i64);
-                let input = leaf(&part(&rows));
-                let logits = self.network.logits(head, &self.network.norm(norm, &input)) / self.temperature;
-                let logprobs =
-                    logits.log_softmax(-1, None).gather(1, &part(&batch.labels), false).squeeze_dim(1);
-                let value = loss(&batch.targets[start..start + count], &logprobs);
-                let found = partial(&value, &[&input, norm, head], &value.ones_like())?;
-                let mut found = found.into_iter();
-                parts.push(found.next().flatten().unwrap_or_else(|| input.zeros_like()));
-                for (sum, found) in gradients.iter_mut().zip(found) {
-                    add(sum, found);
-                }
-            }
-            let g = flat.zeros_like().index_copy(0, &batch.places, &Tensor::cat(&parts, 0));
+            let [norm, head] = [&parameters[0], &parameters[1]];
+            let input = leaf(&flat.index_select(0, &batch.places));
+            let normed = self.network.norm(norm, &input);
+            let (by_normed, by_head) = self.logits(&normed.detach(), head, batch, loss)?;
+            let mut found = partial(&normed, &[&input, norm], &by_normed)?;
+            gradients = vec![found.pop().flatten(), by_head];
+            let by_input = found.pop().flatten().unwrap_or_else(|| input.zeros_like());
+            let g = flat.zeros_like().index_copy(0, &batch.places, &by_input);
             gradient = Some(g.view(hidden.size().as_slice()));
         }
         drop(parameters);
@@ -209,6 +195,45 @@ impl Learner {
             scatters.start(Unit::Embedding, &[head])?;
         }
         Ok(gradient)
+    }
+
+    /// The gradients of the loss by the normed states `[n, d]` of the targets and by the head.
+    ///
+    /// Chunk by chunk, so that few logits are alive, and by hand, as autograd would keep five tensors of their size:
+    /// the derivative of a log-probability by the logits is 1 at its token, less the softmax.
+    fn logits(
+        &self,
+        normed: &Tensor,
+        head: &Tensor,
+        batch: &MicroBatch,
+        loss: &mut impl FnMut(&[Target], &Tensor) -> Tensor,
+    ) -> Result<(Tensor, Option<Tensor>), TrainError> {
+        let chunk = (self.layout.max_logits / self.network.config().vocab_size).max(1);
+        let (mut parts, mut by_head) = (Vec::new(), None);
+        for start in (0..batch.targets.len()).step_by(chunk) {
+            let count = chunk.min(batch.targets.len() - start);
+            let part = |t: &Tensor| t.narrow(0, start as i64, count as i64);
+            let (input, labels) = (part(normed), part(&batch.labels));
+            let mut logits = tch::no_grad(|| self.network.logits(head, &input));
+            if self.temperature != 1.0 {
+                let _ = logits.g_div_scalar_(self.temperature);
+            }
+            let mut logprobs = logits.log_softmax(-1, None);
+            drop(logits);
+            let own = leaf(&logprobs.gather(1, &labels, false).squeeze_dim(1));
+            let value = loss(&batch.targets[start..start + count], &own);
+            let found = vjp(&[&value], &[&own], &[&value.ones_like()])?.pop().flatten();
+            let by_own = (found.unwrap_or_else(|| own.zeros_like()) / self.temperature).unsqueeze(1);
+            let by_logits = logprobs.exp_().g_mul_(&by_own.neg()).scatter_add_(1, &labels, &by_own);
+            tch::no_grad(|| parts.push(by_logits.matmul(head)));
+            if head.requires_grad() {
+                by_head = Some(match by_head {
+                    None => by_logits.tr().matmul(&input),
+                    Some(mut sum) => Tensor::addmm_(&mut sum, &by_logits.tr(), &input),
+                });
+            }
+        }
+        Ok((Tensor::cat(&parts, 0), by_head))
     }
 }
 
@@ -271,15 +296,4 @@ fn partial(
     let leaves: Vec<&Tensor> = inputs.iter().copied().filter(|input| input.requires_grad()).collect();
     let mut found = vjp(&[output], &leaves, &[gradient])?.into_iter();
     Ok(inputs.iter().map(|input| if input.requires_grad() { found.next().flatten() } else { None }).collect())
-}
-
-/// Adds what there is.
-fn add(sum: &mut Option<Tensor>, value: Option<Tensor>) {
-    match (sum.as_mut(), value) {
-        (Some(sum), Some(value)) => {
-            let _ = sum.g_add_(&value);
-        }
-        (None, Some(value)) => *sum = Some(value),
-        (_, None) => {}
-    }
 }

@@ -55,8 +55,8 @@ fn together(group: Group, kind: Kind, layout: Layout) -> Learner {
     part(of_kind(kind, "0.3"), group, &optim(), layout)
 }
 
-pub(super) fn part(decoder: Decoder, group: Group, optim: &Optim, layout: Layout) -> Learner {
-    Learner::part(decoder, Some(group), optim, 20, layout, 0.7).expect("settings that fit")
+pub(super) fn part(weights: impl Into<Weights>, group: Group, optim: &Optim, layout: Layout) -> Learner {
+    Learner::part(weights.into(), Some(group), optim, 20, layout, 0.7).expect("settings that fit")
 }
 
 fn freeze(patterns: &[&str]) -> Optim {
@@ -144,12 +144,12 @@ fn flat(parameters: &[(String, Tensor)]) -> Vec<f64> {
 #[test]
 fn twenty_steps_end_at_the_same_weights() {
     for kind in [OptimKind::Adamw, OptimKind::Muon] {
-        twenty_steps_of(|| decoder("0.3"), &Optim { kind, ..optim() });
+        twenty_steps_of(|| decoder("0.3").into(), &Optim { kind, ..optim() });
     }
-    twenty_steps_of(|| adapted(Kind::Float), &optim());
+    twenty_steps_of(adapted, &optim());
 }
 
-fn twenty_steps_of(start: impl Fn() -> Decoder + Sync, optim: &Optim) {
+fn twenty_steps_of(start: impl Fn() -> Weights + Sync, optim: &Optim) {
     let segments: Vec<_> = (0..7).map(|n| segment(n, [3 + n, 4, n % 3, 5])).collect();
     let train = |mut learner: Learner| {
         let first = learner.policy_step(&rows(&segments), &LOSS).expect("a step");

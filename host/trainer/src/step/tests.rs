@@ -2,7 +2,7 @@ use super::*;
 use crate::optim::Parameter;
 use molt_core::settings::Importance;
 use molt_core::trajectory::Sampled;
-use molt_model::Config;
+use molt_model::{Config, Decoder};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestCaseError};
 
@@ -55,8 +55,8 @@ pub(super) fn optim() -> Optim {
 }
 
 /// A learner of a process that trains alone.
-pub(super) fn alone(decoder: Decoder, layout: Layout) -> Learner {
-    Learner::part(decoder, None, &optim(), 10, layout, 0.7).expect("settings that fit")
+pub(super) fn alone(weights: impl Into<Weights>, layout: Layout) -> Learner {
+    Learner::part(weights.into(), None, &optim(), 10, layout, 0.7).expect("settings that fit")
 }
 
 pub(super) const LOSS: PolicyLoss =
@@ -291,7 +291,7 @@ fn what_cannot_be_frozen_is_refused() {
     let refused = |is_tied, freeze: &[&str]| {
         let freeze = freeze.iter().map(|pattern| (*pattern).to_owned()).collect();
         let optim = Optim { freeze, ..optim() };
-        let learner = Learner::part(model("0.3", is_tied), None, &optim, 10, layout(64), 0.7);
+        let learner = Learner::part(model("0.3", is_tied).into(), None, &optim, 10, layout(64), 0.7);
         learner.map(|_| ()).expect_err("refused").to_string()
     };
     let unknown = refused(true, &["norm", "layers.7."]);

@@ -4,8 +4,9 @@ use crate::parts::*;
 use molt_core::ids::WeightVersion;
 use molt_core::settings::{BadRow, Generator as GeneratorSettings, Lora, Optim, SftSettings};
 use molt_generator::Engine;
-use molt_model::{Chat, Decoder};
+use molt_model::{Chat, Decoder, Weights};
 use molt_observe::{RunDir, read_metrics};
+use molt_trainer::checkpoint::From;
 use molt_trainer::sft::SftSummary;
 use molt_trainer::{conversations, sft};
 use std::path::{Path, PathBuf};
@@ -34,12 +35,19 @@ fn fine_tune(settings: &SftSettings, dir: &Path) -> (SftSummary, PathBuf) {
     let chat = Chat::load(&settings.model.path, None).unwrap();
     let rows = conversations::load(&settings.data, &chat, 128).unwrap();
     let mut run_dir = RunDir::create(dir, "sft").unwrap();
-    let mut decoder = Decoder::load(&settings.model.path).unwrap();
+    let mut weights = Weights::open(&settings.model.path).unwrap();
     if let Some((rank, alpha)) = settings.lora.size() {
-        decoder = decoder.with_adapter(rank, alpha, &settings.lora.targets, settings.run.seed).unwrap();
+        weights = weights.with_adapter(rank, alpha, &settings.lora.targets, settings.run.seed).unwrap();
     }
-    let (summary, _) =
-        sft::train(settings, (decoder, None), &rows, &mut run_dir, &CancellationToken::new()).unwrap();
+    let (summary, _) = sft::train(
+        settings,
+        (weights, None),
+        &rows,
+        &From::default(),
+        &mut run_dir,
+        &CancellationToken::new(),
+    )
+    .unwrap();
     (summary, run_dir.path().to_owned())
 }
 

@@ -4,11 +4,12 @@ use molt_core::chat::{Message, Role, Task};
 use molt_core::sampling::Sampling;
 use molt_core::settings::{Limits, Optim, TrainSettings};
 use molt_generator::Generator;
-use molt_model::{Chat, Config, Decoder};
+use molt_model::{Chat, Config, Decoder, Weights};
 use molt_observe::RunDir;
 use molt_rollout::{Driver, Prompts, TurnSettings, WeightedReward};
 use molt_sandbox::{Estimator, Library, Sandbox};
 use molt_trainer::TrainError;
+use molt_trainer::checkpoint::From;
 use molt_trainer::report::Summary;
 use molt_trainer::rl::{HeldOut, Training, train};
 use serde_json::Value;
@@ -107,7 +108,7 @@ pub(crate) fn run<G: Generator>(
     let runtime = runtime();
     let estimator = estimator(&settings.algo.estimator);
     let training = Training {
-        decoder: Decoder::load(&settings.model.path).unwrap(),
+        weights: Weights::open(&settings.model.path).unwrap(),
         ranks: None,
         driver: Arc::new(driver(&settings, Arc::clone(&generator))),
         prompts: Arc::new(train_on),
@@ -115,6 +116,7 @@ pub(crate) fn run<G: Generator>(
         traits: runtime.block_on(estimator.traits()).unwrap(),
         estimator,
         settings,
+        from: From::default(),
     };
     let mut run_dir = RunDir::create(dir, "train").unwrap();
     let result = train(training, &mut run_dir, runtime.handle(), stop);
