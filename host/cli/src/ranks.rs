@@ -3,7 +3,7 @@
 use crate::stop::{OrStop, Stop};
 use crate::wiring::Model;
 use molt_core::rank_env::RankEnv;
-use molt_core::settings::{Fsdp, Optim, Settings};
+use molt_core::settings::{Fsdp, Lora, Optim, Settings};
 use molt_model::Weights;
 use molt_trainer::loss::PolicyLoss;
 use molt_trainer::ranks::Ranks;
@@ -20,14 +20,27 @@ pub(crate) fn read() -> Result<Option<RankEnv>, Stop> {
     Ok(env.filter(|env| env.size > 1))
 }
 
-/// Connects to the other ranks.
-pub(crate) fn join(
-    env: &RankEnv,
+/// Connects to the other ranks, if there are any.
+pub(crate) fn others(
+    env: Option<&RankEnv>,
     fsdp: &Fsdp,
     settings: &impl Settings,
     weights: &Weights,
-) -> Result<Ranks, Stop> {
+) -> Result<Option<Ranks>, Stop> {
+    let Some(env) = env else { return divides(1, fsdp, weights).map(|()| None) };
+    join(env, fsdp, settings, weights).map(Some)
+}
+
+/// Refuses numbers of ranks, or models, that do not divide as the settings say.
+fn divides(ranks: usize, fsdp: &Fsdp, weights: &Weights) -> Result<(), Stop> {
+    let model = weights.network().config();
+    Ranks::divide(ranks, fsdp, model)
+        .or_user("the ranks cannot divide the work", "molt --nproc N starts N ranks on this machine")
+}
+
+fn join(env: &RankEnv, fsdp: &Fsdp, settings: &impl Settings, weights: &Weights) -> Result<Ranks, Stop> {
     let text = settings.to_toml().or_user("these settings cannot be written down", "use paths in UTF-8")?;
+    divides(env.size, fsdp, weights)?;
     Ranks::join(env, fsdp, &text, weights).or_failed(
         format!("{env} cannot join the others"),
         "look at what the other ranks say; fsdp.interface names the network device, fsdp.timeout_s how long to wait",
@@ -39,6 +52,8 @@ pub(crate) struct Follower<'a, S> {
     pub(crate) settings: &'a S,
     pub(crate) fsdp: &'a Fsdp,
     pub(crate) optim: &'a Optim,
+    /// With the seed of the run.
+    pub(crate) lora: (&'a Lora, u64),
     pub(crate) micro_batch_tokens: usize,
     pub(crate) temperature: f64,
     pub(crate) loss: Option<PolicyLoss>,
@@ -49,7 +64,8 @@ impl<S: Settings> Follower<'_, S> {
     pub(crate) fn run(self, env: &RankEnv, model: &Model, runtime: &Handle) -> Result<(), Stop> {
         // The leader decides what Ctrl-C means.
         runtime.spawn(async { while tokio::signal::ctrl_c().await.is_ok() {} });
-        let weights = model.policy()?;
+        let (lora, seed) = self.lora;
+        let weights = model.policy(lora, seed)?;
         let ranks = join(env, self.fsdp, self.settings, &weights)?;
         let layout = Layout::new(self.micro_batch_tokens, self.fsdp);
         Learner::follow(weights, ranks, self.optim, layout, self.temperature, self.loss.as_ref())

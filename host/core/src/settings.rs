@@ -6,6 +6,7 @@
 mod ckpt;
 mod command;
 mod keys;
+mod lora;
 mod origin;
 mod overlay;
 mod plugins;
@@ -15,6 +16,7 @@ mod validate;
 pub use ckpt::{Change, Ckpt, changes};
 pub use command::{Problem, Settings, SettingsError};
 pub use keys::{ANY, Key, Kind, keys, nearest};
+pub use lora::Lora;
 pub use origin::{HttpRule, HttpRuleError, Origin};
 pub use overlay::load;
 pub use plugins::{Access, GrantedModel, Grants, Judge, LimitOverrides, Limits, Plugins};
@@ -41,6 +43,7 @@ pub struct TrainSettings {
     pub train: Train,
     pub fsdp: Fsdp,
     pub optim: Optim,
+    pub lora: Lora,
     pub eval: Eval,
     pub ckpt: Ckpt,
     pub log: Log,
@@ -339,6 +342,14 @@ pub struct Fsdp {
     /// The last so many layers keep what the backward pass needs of them; the others are gathered and computed
     /// again, which saves memory. Changes memory and speed, not the update. Unset: all.
     pub keep_layers: Option<usize>,
+    /// So many ranks compute every layer together: each has some heads and columns of the projections, and a part of
+    /// the tokens. Heads and widths of the model must divide by it.
+    pub tensor_parallel: usize,
+    /// So many ranks share every row: each has a part of its tokens, and gets keys and values from the others.
+    pub context_parallel: usize,
+    /// So many ranks hold the experts of a layer together, and tokens are sent to where theirs are. The experts must
+    /// divide by it.
+    pub expert_parallel: usize,
     /// The run ends if a rank is awaited longer than this.
     pub timeout_s: u64,
     /// The network device that ranks talk over, such as eth0. Unset: that of this machine's name.
@@ -347,14 +358,32 @@ pub struct Fsdp {
 
 impl Default for Fsdp {
     fn default() -> Self {
-        Self { keep_layers: None, timeout_s: 600, interface: None }
+        Self {
+            keep_layers: None,
+            tensor_parallel: 1,
+            context_parallel: 1,
+            expert_parallel: 1,
+            timeout_s: 600,
+            interface: None,
+        }
     }
+}
+
+/// How a gradient moves the parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OptimKind {
+    #[default]
+    Adamw,
+    Muon,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Optim {
-    /// Peak learning rate of AdamW.
+    /// adamw, or muon: that for the matrices of the layers, and adamw for all else.
+    pub kind: OptimKind,
+    /// Peak learning rate. Updates of muon are scaled to the size of those of adamw.
     pub lr: f64,
     /// Decay of the first moment.
     pub beta1: f64,
@@ -372,11 +401,14 @@ pub struct Optim {
     pub warmup_steps: u64,
     /// Where linear and cosine end, as a share of the peak.
     pub min_lr_ratio: f64,
+    /// Parameters that are not trained: those with one of these in their name, such as embed_tokens or layers.0.
+    pub freeze: Vec<String>,
 }
 
 impl Default for Optim {
     fn default() -> Self {
         Self {
+            kind: OptimKind::default(),
             lr: 1e-6,
             beta1: 0.9,
             beta2: 0.95,
@@ -386,6 +418,7 @@ impl Default for Optim {
             schedule: Schedule::default(),
             warmup_steps: 0,
             min_lr_ratio: 0.1,
+            freeze: Vec::new(),
         }
     }
 }

@@ -1,10 +1,12 @@
 //! One transformer layer. There is one forward pass: training and decoding differ in where keys come from.
 
-use tch::Tensor;
+use molt_torch::TorchError;
+use tch::{Kind, Tensor};
 
 use crate::cache::Window;
 use crate::config::Config;
 use crate::experts::Routed;
+use crate::parallel::Parallel;
 use crate::rope::Rotation;
 
 const ATTENTION: [&str; 6] = [
@@ -82,31 +84,34 @@ impl Block {
     /// taken, and its routing comes back.
     pub(crate) fn forward(
         &self,
-        config: &Config,
+        (config, parallel): (&Config, &Parallel),
         x: &Tensor,
         rotation: &Rotation,
         window: Option<(usize, &mut Window)>,
         recorded: Option<&Tensor>,
-    ) -> (Tensor, Option<Routed>) {
-        let normed = rms_norm(x, &self.input_layernorm, config);
-        let x = x + linear(&self.attention(config, &normed, rotation, window), &self.o_proj);
+    ) -> Result<(Tensor, Option<Routed>), TorchError> {
+        let normed = parallel.spread(rms_norm(x, &self.input_layernorm, config))?;
+        let attended = self.attention((config, parallel), &normed, rotation, window)?;
+        let x = x + parallel.summed(linear(&attended, &self.o_proj))?;
         let normed = rms_norm(&x, &self.post_attention_layernorm, config);
         let [gate, up, down] = [&self.gate_proj, &self.up_proj, &self.down_proj];
         let Some((experts, router)) = config.experts.as_ref().zip(self.router.as_ref()) else {
-            return (x + gated(&normed, gate, up, down), None);
+            let output = gated(&parallel.spread(normed)?, gate, up, down);
+            return Ok((x + parallel.summed(output)?, None));
         };
         let routed = experts.route(&normed, router, recorded);
-        (x + experts.mix(&normed, &routed, [gate, up, down]), Some(routed))
+        let mixed = experts.mix(&normed, &routed, [gate, up, down], parallel.expert.as_ref())?;
+        Ok((x + mixed, Some(routed)))
     }
 
     /// The heads' outputs side by side, `[B, T, heads * head_dim]`.
     fn attention(
         &self,
-        config: &Config,
+        (config, parallel): (&Config, &Parallel),
         x: &Tensor,
         rotation: &Rotation,
         window: Option<(usize, &mut Window)>,
-    ) -> Tensor {
+    ) -> Result<Tensor, TorchError> {
         let size = x.size();
         let heads = |weight| linear(x, weight).view([size[0], size[1], -1, config.head_dim as i64]);
         let (mut query, mut key, value) = (heads(&self.q_proj), heads(&self.k_proj), heads(&self.v_proj));
@@ -116,16 +121,17 @@ impl Block {
         }
         let (query, key) = (rotation.apply(&query), rotation.apply(&key));
         let Some((layer, window)) = window else {
-            return causal(&query, &key, &value);
+            let (key, value) = parallel.seen(key, value)?;
+            return Ok(causal(&query, &key, &value));
         };
         window.append(layer, &key, &value);
-        match window.mask() {
+        Ok(match window.mask() {
             None => causal(&query, &key, &value),
             Some(mask) => {
                 let (keys, values) = window.stored(layer);
                 masked(&query, &keys, &values, mask)
             }
-        }
+        })
     }
 }
 
@@ -145,17 +151,21 @@ pub(crate) fn linear(x: &Tensor, weight: &Tensor) -> Tensor {
 }
 
 /// Attention of every token to itself and the tokens before it in its row.
-/// Query `[B, T, heads, head_dim]`, keys and values `[B, T, kv_heads, head_dim]`.
+/// Keys and values `[B, S, kv_heads, head_dim]`, query `[B, T, heads, head_dim]` of the last `T` of these tokens.
 fn causal(query: &Tensor, key: &Tensor, value: &Tensor) -> Tensor {
     let [batch, tokens, heads, head_dim] = size4(query);
     let is_grouped = heads != size4(key)[2];
-    let out = Tensor::scaled_dot_product_attention::<&Tensor>(
+    let before = size4(key)[1] - tokens;
+    let mask = (before > 0)
+        .then(|| Tensor::ones([tokens, before + tokens], (Kind::Bool, query.device())).tril(before));
+    let is_square = mask.is_none();
+    let out = Tensor::scaled_dot_product_attention(
         &query.transpose(1, 2),
         &key.transpose(1, 2),
         &value.transpose(1, 2),
-        None,
+        mask,
         0.0,
-        true,
+        is_square,
         None,
         is_grouped,
     );

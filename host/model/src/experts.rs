@@ -1,6 +1,7 @@
 //! Layers of experts: a router sends every token to a few of many small networks (Qwen3-MoE).
 
 use molt_core::trajectory::Routing;
+use molt_torch::{Group, TorchError};
 use serde_json::Value;
 use tch::{Kind, Tensor};
 
@@ -110,8 +111,15 @@ impl Experts {
 
     /// The sum over a token's experts of their output times their weight, `[B, T, d]`. Their probabilities are
     /// the weights, so the router has a gradient wherever its choice came from.
-    /// `projections` are gate and up `[E, ffn, d]`, and down `[E, d, ffn]`.
-    pub(crate) fn mix(&self, x: &Tensor, routed: &Routed, projections: [&Tensor; 3]) -> Tensor {
+    /// `projections` are gate and up `[E, ffn, d]`, and down `[E, d, ffn]`; with `ranks`, of which each has an equal
+    /// part of the experts, those of this rank's.
+    pub(crate) fn mix(
+        &self,
+        x: &Tensor,
+        routed: &Routed,
+        projections: [&Tensor; 3],
+        ranks: Option<&Group>,
+    ) -> Result<Tensor, TorchError> {
         let weights = routed.probabilities.gather(-1, &routed.experts, false);
         let weights =
             if self.normalised { &weights / weights.sum_dim_intlist(-1, true, None) } else { weights };
@@ -122,17 +130,53 @@ impl Experts {
         let counts = Vec::<i64>::try_from(pairs.bincount::<&Tensor>(None, self.count as i64))
             .expect("a vector of Int64");
         let flat = x.flatten(0, -2);
-        let inputs = flat.index_select(0, &tokens).split_with_sizes(&counts, 0);
-        // One node of autograd for all experts: the gradient of a stack is made once.
-        let [gate, up, down] = projections.map(|stack| stack.unbind(0));
-        let outputs: Vec<Tensor> = (0..self.count)
-            .filter(|&expert| counts[expert] > 0)
-            .map(|expert| gated(&inputs[expert], &gate[expert], &up[expert], &down[expert]))
-            .collect();
+        let inputs = flat.index_select(0, &tokens);
+        let outputs = match ranks {
+            None => computed(&inputs, &counts, projections),
+            Some(ranks) => dispatched(&inputs, &counts, projections, ranks)?,
+        };
         let weights = weights.reshape([-1, 1]).index_select(0, &order).to_kind(x.kind());
-        let weighted = Tensor::cat(&outputs, 0) * weights;
-        flat.zeros_like().index_add(0, &tokens, &weighted).view_as(x)
+        Ok(flat.zeros_like().index_add(0, &tokens, &(outputs * weights)).view_as(x))
     }
+}
+
+/// What experts make of their rows: `inputs` `[n, d]` are those of the first, then those of the next, and so on.
+fn computed(inputs: &Tensor, counts: &[i64], projections: [&Tensor; 3]) -> Tensor {
+    let parts = inputs.split_with_sizes(counts, 0);
+    // One node of autograd for all experts: the gradient of a stack is made once.
+    let [gate, up, down] = projections.map(|stack| stack.unbind(0));
+    // Without any rows the first still is part of the graph, which every rank must have.
+    let is_used = |expert: usize| counts[expert] > 0 || (expert == 0 && inputs.size()[0] == 0);
+    let outputs: Vec<Tensor> = (0..counts.len())
+        .filter(|&expert| is_used(expert))
+        .map(|expert| gated(&parts[expert], &gate[expert], &up[expert], &down[expert]))
+        .collect();
+    Tensor::cat(&outputs, 0)
+}
+
+/// As [`computed`], by the ranks that have the experts: rows go there, and what they become comes back.
+fn dispatched(
+    inputs: &Tensor,
+    counts: &[i64],
+    projections: [&Tensor; 3],
+    ranks: &Group,
+) -> Result<Tensor, TorchError> {
+    let own = counts.len() / ranks.size();
+    let each = vec![own as i64; ranks.size()];
+    // For every rank, how many rows it sends to each expert of this one.
+    let theirs = ranks.all_to_all(&Tensor::from_slice(counts), &each, &each)?.wait()?;
+    let theirs = Vec::<i64>::try_from(theirs).expect("a vector of Int64");
+    let of_ranks = |counts: &[i64]| counts.chunks(own).map(|part| part.iter().sum()).collect::<Vec<i64>>();
+    let (give, take) = (of_ranks(counts), of_ranks(&theirs));
+    let received = ranks.exchanged(inputs, &give, &take)?;
+    // They come rank by rank, and are needed expert by expert.
+    let experts = theirs.iter().zip((0..own as i64).cycle());
+    let experts: Vec<i64> =
+        experts.flat_map(|(&count, expert)| std::iter::repeat_n(expert, count as usize)).collect();
+    let order = Tensor::from_slice(&experts).argsort_stable(true, 0, false);
+    let counts: Vec<i64> = (0..own).map(|expert| theirs[expert..].iter().step_by(own).sum()).collect();
+    let outputs = computed(&received.index_select(0, &order), &counts, projections);
+    ranks.exchanged(&outputs.index_select(0, &order.argsort(0, false)), &take, &give)
 }
 
 /// Published files have `num_experts`, those that transformers 5 saves `num_local_experts`.
@@ -290,7 +334,7 @@ mod tests {
             let flat: Vec<i64> = recorded.iter().flatten().copied().collect();
             let given = (!flat.is_empty()).then(|| Tensor::from_slice(&flat).view([1, 7, 2]));
             let routed = experts.route(&x, &router, given.as_ref());
-            let found = experts.mix(&x, &routed, [&gate, &up, &down]);
+            let found = experts.mix(&x, &routed, [&gate, &up, &down], None).expect("no ranks");
             let expected = by_definition(normalised, &x, &recorded);
             let difference = (found - expected).abs().max().double_value(&[]);
             assert!(difference < 1e-13, "{normalised} {recorded:?}: {difference:e}");
@@ -308,7 +352,8 @@ mod tests {
             let router = leaf(&(&router * 0.1));
             let [gate, up, down] = [0, 1, 2].map(|nth| leaf(&stacks[nth]));
             let routed = experts.route(&x, &router, Some(&recorded));
-            experts.mix(&x, &routed, [&gate, &up, &down]).square().sum(Kind::Double).backward();
+            let mixed = experts.mix(&x, &routed, [&gate, &up, &down], None).expect("no ranks");
+            mixed.square().sum(Kind::Double).backward();
             // Renormalised, the weights of a token's experts depend on those experts' logits alone.
             let moved = router.grad().abs().amax([1], false).gt(1e-6);
             let moved = Vec::<bool>::try_from(moved).expect("booleans");
@@ -333,6 +378,7 @@ mod tests {
             routed.probabilities.equal(&expected.probabilities) && routed.experts.equal(&expected.experts)
         );
         let [gate, up, down] = weights().1.map(half);
-        assert_eq!(experts(false).mix(&x, &routed, [&gate, &up, &down]).kind(), Kind::BFloat16);
+        let mixed = experts(false).mix(&x, &routed, [&gate, &up, &down], None).expect("no ranks");
+        assert_eq!(mixed.kind(), Kind::BFloat16);
     }
 }

@@ -1,5 +1,6 @@
 //! The model: a transformer on libtorch, and the text that goes in and out of it.
 
+mod adapter;
 mod block;
 mod cache;
 pub mod chat;
@@ -10,6 +11,7 @@ mod error;
 mod experts;
 mod guard;
 mod network;
+mod parallel;
 mod python;
 mod rope;
 mod template;
@@ -17,6 +19,7 @@ pub mod text_error;
 pub mod tokenizer;
 mod weights;
 
+pub use adapter::Adapter;
 pub use cache::KvCache;
 pub use chat::Chat;
 pub use checkpoint::{TensorFile, write_tensors};
@@ -25,6 +28,7 @@ pub use decoder::{Decoder, save};
 pub use error::ModelError;
 pub use experts::{Experts, Routed};
 pub use network::{Network, Unit};
+pub use parallel::{Cut, Parallel};
 pub use rope::Rotation;
 pub use text_error::TextError;
 pub use tokenizer::Tokenizer;

@@ -1,10 +1,13 @@
 //! What the model computes, whoever holds its parameters.
 
+use molt_torch::TorchError;
 use tch::Tensor;
 
+use crate::adapter::{self, Adapter};
 use crate::block::{Block, linear, rms_norm};
 use crate::config::Config;
 use crate::experts::Routed;
+use crate::parallel::Parallel;
 use crate::rope::{Rope, Rotation};
 
 pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
@@ -17,6 +20,8 @@ pub(crate) const HEAD: &str = "lm_head.weight";
 pub struct Network {
     config: Config,
     rope: Rope,
+    adapter: Option<Adapter>,
+    parallel: Parallel,
 }
 
 /// A part of the model whose parameters are needed together.
@@ -30,7 +35,26 @@ pub enum Unit {
 
 impl Network {
     pub fn new(config: Config) -> Self {
-        Self { rope: Rope::new(&config), config }
+        Self { rope: Rope::new(&config), config, adapter: None, parallel: Parallel::default() }
+    }
+
+    /// Layers are computed together with these ranks: parameters are slices, see [`crate::Cut`], and tokens a part.
+    pub fn in_parallel(self, parallel: Parallel) -> Self {
+        Self { parallel, ..self }
+    }
+
+    /// The ranks that compute layers together with this one.
+    pub fn parallel(&self) -> &Parallel {
+        &self.parallel
+    }
+
+    pub(crate) fn adapted(self, adapter: Adapter) -> Self {
+        Self { adapter: Some(adapter), ..self }
+    }
+
+    /// What is trained in place of the weights, if anything is.
+    pub fn adapter(&self) -> Option<&Adapter> {
+        self.adapter.as_ref()
     }
 
     /// The shape of the model.
@@ -45,8 +69,47 @@ impl Network {
     }
 
     /// The names of a unit's own parameters, those of [`crate::Decoder::parameters`], in the order in which its
-    /// functions take them.
+    /// functions take them: its weights, then the A and B of each that has an adapter.
     pub fn names(&self, unit: Unit) -> Vec<String> {
+        let mut names = self.weights(unit);
+        if let Some(adapter) = &self.adapter {
+            let own =
+                names.iter().filter(|weight| adapter.has(weight)).flat_map(|weight| adapter::names(weight));
+            names.extend(own.collect::<Vec<_>>());
+        }
+        names
+    }
+
+    /// The parameters that can be trained: all, or those of the adapter.
+    pub fn trainable(&self) -> Vec<String> {
+        let of = |unit| {
+            let frozen = if self.adapter.is_some() { self.weights(unit).len() } else { 0 };
+            self.names(unit).into_iter().skip(frozen)
+        };
+        self.units().into_iter().flat_map(of).collect()
+    }
+
+    /// The weights of a unit by name, its adapters merged into them.
+    ///
+    /// # Panics
+    /// If `parameters` are not those of [`Network::names`].
+    pub fn merged(&self, unit: Unit, parameters: &[Tensor]) -> Vec<(String, Tensor)> {
+        let names = self.weights(unit);
+        let (weights, adapters) = parameters.split_at(names.len());
+        let mut adapters = adapters.chunks_exact(2);
+        let of = |(name, weight): (String, &Tensor)| {
+            let Some(adapter) = self.adapter.as_ref().filter(|adapter| adapter.has(&name)) else {
+                return (name, weight.shallow_clone());
+            };
+            let [a, b] = adapters.next().expect("an A and a B for each weight that has them") else {
+                unreachable!("chunks of two")
+            };
+            (name, adapter.merged(weight, a, b))
+        };
+        names.into_iter().zip(weights).map(of).collect()
+    }
+
+    fn weights(&self, unit: Unit) -> Vec<String> {
         match unit {
             Unit::Embedding => vec![EMBEDDING.to_owned()],
             Unit::Layer(layer) => Block::names(&self.config, layer)
@@ -75,6 +138,9 @@ impl Network {
     /// `[B, T, k]` of `Int64`, names, and where it has −1 to those with the largest probabilities; how they were
     /// routed comes back.
     ///
+    /// # Errors
+    /// If a rank of [`Network::parallel`] is lost.
+    ///
     /// # Panics
     /// If `parameters` are not those of [`Network::names`], or an expert is not below their number.
     pub fn layer(
@@ -84,8 +150,11 @@ impl Network {
         x: &Tensor,
         rotation: &Rotation,
         recorded: Option<&Tensor>,
-    ) -> (Tensor, Option<Routed>) {
-        Block::new(&self.config, layer, parameters).forward(&self.config, x, rotation, None, recorded)
+    ) -> Result<(Tensor, Option<Routed>), TorchError> {
+        let merged = self.merged(Unit::Layer(layer), parameters);
+        let weights: Vec<Tensor> = merged.into_iter().map(|(_, weight)| weight).collect();
+        let block = Block::new(&self.config, layer, &weights);
+        block.forward((&self.config, &self.parallel), x, rotation, None, recorded)
     }
 
     /// The last norm of `[.., d]`.

@@ -4,6 +4,7 @@
 //! rank; and `state`, where the loop is. It is written under another name, flushed, and renamed.
 
 use crate::error::TrainError;
+use crate::mesh::Mesh;
 use crate::save::save_model;
 use crate::step::Learner;
 use crate::step::part::{digest, file_name};
@@ -64,7 +65,8 @@ struct Manifest {
     step: u64,
     /// Updates of the optimiser.
     updates: u64,
-    ranks: usize,
+    #[serde(flatten)]
+    mesh: Mesh,
     /// Shape of every trained parameter.
     parameters: BTreeMap<String, Vec<i64>>,
     /// SHA-256 of every other file, in hexadecimal.
@@ -128,7 +130,7 @@ impl Checkpoint {
                 manifest.format
             ));
         }
-        let parts = (0..manifest.ranks).map(|rank| file_name(rank, manifest.ranks));
+        let parts = (0..manifest.mesh.ranks).map(|rank| file_name(rank, manifest.mesh.ranks));
         for name in parts.chain([STATE.to_owned()]) {
             let expected =
                 manifest.files.get(&name).ok_or_else(|| format!("{MANIFEST} does not name {name}"))?;
@@ -201,7 +203,7 @@ impl Checkpoint {
             };
             return Err(refused(reason));
         }
-        learner.restore(&self.dir, self.manifest.ranks, self.manifest.updates)?;
+        learner.restore(&self.dir, self.manifest.mesh, self.manifest.updates)?;
         let state = fs::read(self.dir.join(STATE)).map_err(|error| refused(format!("{STATE}: {error}")))?;
         postcard::from_bytes(&state).map_err(|error| refused(format!("{STATE} is damaged: {error}")))
     }
@@ -304,7 +306,7 @@ impl<'a> Checkpoints<'a> {
             format: FORMAT,
             step,
             updates: learner.version().0,
-            ranks,
+            mesh: learner.mesh(),
             parameters: learner.shapes(),
             files,
             of: self.of.clone(),

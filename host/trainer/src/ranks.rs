@@ -6,11 +6,12 @@
 
 use crate::error::TrainError;
 use crate::heartbeat;
+use crate::mesh::{Groups, Mesh};
 use molt_core::ids::Token;
 use molt_core::rank_env::RankEnv;
 use molt_core::settings::Fsdp;
 use molt_core::trajectory::Segment;
-use molt_model::Weights;
+use molt_model::{Config, Weights};
 use molt_torch::{Group, Store};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -19,7 +20,7 @@ use std::time::Duration;
 /// This process as a rank, connected to the others.
 #[derive(Debug)]
 pub struct Ranks {
-    pub(crate) group: Group,
+    pub(crate) groups: Groups,
     pub(crate) orders: Orders,
 }
 
@@ -38,8 +39,8 @@ pub(crate) enum Order {
     Parameters,
     /// Write this rank's part of a checkpoint.
     Save { dir: PathBuf },
-    /// Go on from the parts of a checkpoint, which so many ranks wrote after so many updates.
-    Restore { dir: PathBuf, ranks: usize, steps: u64 },
+    /// Go on from the parts of a checkpoint, which ranks so laid out wrote after so many updates.
+    Restore { dir: PathBuf, mesh: Mesh, steps: u64 },
     /// The run is over.
     End,
 }
@@ -57,6 +58,14 @@ pub(crate) struct Orders {
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
 impl Ranks {
+    /// Whether so many ranks can divide the work of this model as the settings say.
+    ///
+    /// # Errors
+    /// If something does not divide.
+    pub fn divide(ranks: usize, fsdp: &Fsdp, model: &Config) -> Result<(), TrainError> {
+        Mesh::new(ranks, fsdp, model).map(drop)
+    }
+
     /// Connects to the other ranks and makes sure that they train the same: `settings`, as text, and `weights`.
     ///
     /// # Errors
@@ -68,7 +77,9 @@ impl Ranks {
         let store =
             if serve { Store::serve(addr, port, timeout) } else { Store::connect(addr, port, timeout) }?;
         let device = (fsdp.interface.as_deref(), env.is_local());
-        let group = Group::gloo(&store, "molt", (env.rank, env.size), device, timeout)?;
+        let mesh = Mesh::new(env.size, fsdp, weights.network().config())?;
+        let join = |name: &str, place| Group::gloo(&store, name, place, device, timeout);
+        let group = join("molt", (env.rank, env.size))?;
         let own = [settings.to_owned(), weights.fingerprint()?];
         for (what, own) in ["settings", "weights"].into_iter().zip(own) {
             let key = format!("molt/{what}");
@@ -81,13 +92,14 @@ impl Ranks {
         // Only when all agree does any go on.
         let agreed = tch::Tensor::from(1_i64);
         let _ = group.all_reduce(&agreed, molt_torch::Reduce::Sum)?.wait()?;
+        let groups = Groups::join(mesh, group, join)?;
         store.set_timeout(PATIENCE);
         let (rank, size) = (env.rank, env.size);
         heartbeat::start(Store::connect(addr, store.port(), timeout)?, rank, timeout, move || {
             eprintln!("error: rank 0 of {size} does not answer any more: rank {rank} ends");
             std::process::exit(1);
         });
-        Ok(Self { group, orders: Orders { store, next: 0, rank, size } })
+        Ok(Self { groups, orders: Orders { store, next: 0, rank, size } })
     }
 }
 

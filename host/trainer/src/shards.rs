@@ -1,15 +1,17 @@
 //! The parameters of the policy, cut among the ranks.
 //!
-//! Every parameter is cut on dimension 0 by itself, as FSDP2 does: rank `r` of `n` holds rows
-//! `r·⌈rows/n⌉ ..` of it, the last ranks fewer or none. What a rank holds of one unit lies in one flat buffer,
-//! padded to the same length on all ranks, so that a unit is gathered by one collective and its gradient scattered
-//! by another. The padding is zero and stays zero.
+//! Every parameter, or the slice of it that some ranks need, is cut on dimension 0 by itself: see [`Mesh::held`]. What
+//! a rank holds of one unit lies in one flat buffer, padded to the same length on all ranks, so that a unit is gathered
+//! by one collective and its gradient scattered by another; with tensor or expert parallelism, in one such buffer for
+//! each of the groups that share the slices. The padding is zero and stays zero. Frozen parameters lie behind the trained ones, and have neither
+//! gradient nor moments.
 
 use crate::error::TrainError;
+use crate::mesh::{Groups, Holders, Mesh};
 use crate::optim::Parameter;
-use molt_model::{Network, Unit, Weights};
+use molt_model::{Cut, Network, Unit, Weights};
 use molt_torch::{Group, Pending};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use tch::{Kind, Tensor};
 
@@ -17,14 +19,25 @@ use tch::{Kind, Tensor};
 #[derive(Debug)]
 pub(crate) struct Shards {
     /// None for a process that trains alone.
-    ranks: Option<Group>,
-    units: HashMap<Unit, Shard>,
+    ranks: Option<Groups>,
+    units: HashMap<Unit, Held>,
+}
+
+/// What this rank holds of a unit.
+#[derive(Debug)]
+struct Held {
+    /// By who holds the other parts.
+    shards: Vec<Shard>,
+    /// Whether each parameter is trained, in the order of [`Network::names`].
+    trained: Vec<bool>,
 }
 
 #[derive(Debug)]
 struct Shard {
-    /// `[P]`: this rank's rows of one parameter after the other.
+    holders: Holders,
+    /// `[P]`: this rank's rows of one parameter after the other, the trained ones first.
     values: Tensor,
+    /// `[T]`: of the trained ones.
     gradient: Tensor,
     pieces: Vec<Piece>,
 }
@@ -33,7 +46,12 @@ struct Shard {
 #[derive(Debug)]
 struct Piece {
     name: String,
+    /// Its place in [`Network::names`].
+    index: usize,
+    /// The shape of the parameter, and of the slice of it that a rank computes with.
+    whole: Vec<i64>,
     shape: Vec<i64>,
+    is_trained: bool,
     /// First element, and elements with padding: the same on every rank.
     start: i64,
     length: i64,
@@ -43,78 +61,139 @@ struct Piece {
 
 /// A unit whose parameters are on their way.
 pub(crate) struct Gathering<'s> {
-    shard: &'s Shard,
-    pending: Option<Pending<'s>>,
+    held: &'s Held,
+    /// Of each shard; none alone.
+    pending: Vec<Pending<'s>>,
 }
 
 /// The gradient of a unit on its way to the ranks that hold the parameters.
 pub(crate) struct Scattering<'s> {
-    shard: &'s Shard,
-    pending: Pending<'s>,
+    parts: Vec<(&'s Shard, Pending<'s>)>,
 }
 
 impl Shards {
-    /// Reads this rank's part of `weights`.
+    /// Reads this rank's part of `weights`. Those that are not in `trained` are frozen.
     ///
     /// # Errors
     /// If a file cannot be read.
-    pub(crate) fn read(weights: &Weights, ranks: Option<Group>) -> Result<Self, TrainError> {
-        let (rank, size) = ranks.as_ref().map_or((0, 1), |ranks| (ranks.rank() as i64, ranks.size() as i64));
+    pub(crate) fn read(
+        weights: &Weights,
+        trained: &BTreeSet<String>,
+        ranks: Option<Groups>,
+    ) -> Result<Self, TrainError> {
+        let (rank, mesh) = ranks.as_ref().map_or((0, Mesh::of(1)), |groups| (groups.all.rank(), groups.mesh));
         let network = weights.network();
-        let unit = |unit| Ok((unit, Shard::read(weights, network.names(unit), (rank, size))?));
+        let unit = |unit| Ok((unit, Held::read(weights, network.names(unit), trained, (rank, mesh))?));
         let units = network.units().into_iter().map(unit).collect::<Result<_, TrainError>>()?;
         Ok(Self { ranks, units })
     }
 
     pub(crate) fn ranks(&self) -> Option<&Group> {
-        self.ranks.as_ref()
+        self.ranks.as_ref().map(|groups| &groups.all)
+    }
+
+    /// Which rank this is, and how the ranks divide the work.
+    pub(crate) fn place(&self) -> (usize, Mesh) {
+        self.ranks.as_ref().map_or((0, Mesh::of(1)), |groups| (groups.all.rank(), groups.mesh))
     }
 
     /// The whole shape of every parameter.
     pub(crate) fn shapes(&self) -> BTreeMap<String, Vec<i64>> {
-        let pieces = self.units.values().flat_map(|shard| &shard.pieces);
-        pieces.map(|piece| (piece.name.clone(), piece.shape.clone())).collect()
+        let pieces = self.units.values().flat_map(|held| &held.shards).flat_map(|shard| &shard.pieces);
+        pieces.map(|piece| (piece.name.clone(), piece.whole.clone())).collect()
     }
 
     /// Handles to what this rank trains: values and gradients share their storage with the shards.
     pub(crate) fn parameters(&self, network: &Network) -> Vec<Parameter> {
-        let of = |unit: Unit| self.units[&unit].parameters();
+        let of = |unit: Unit| {
+            let mut all: Vec<_> = self.units[&unit].shards.iter().flat_map(Shard::parameters).collect();
+            all.sort_by_key(|(index, _)| *index);
+            all.into_iter().map(|(_, parameter)| parameter)
+        };
         network.units().into_iter().flat_map(of).collect()
     }
 
-    /// Starts to gather the parameters of a unit. Every rank calls it.
-    pub(crate) fn gather(&self, unit: Unit) -> Result<Gathering<'_>, TrainError> {
-        let shard = &self.units[&unit];
-        let pending = self.ranks.as_ref().map(|ranks| ranks.all_gather(&shard.values)).transpose()?;
-        Ok(Gathering { shard, pending })
+    /// Which of a unit's parameters are trained, in the order of [`Network::names`].
+    pub(crate) fn trained(&self, unit: Unit) -> impl Iterator<Item = bool> {
+        self.units[&unit].trained.iter().copied()
     }
 
-    /// Adds the gradients of a unit's parameters to those of the shards: the sum over all ranks. One that is
-    /// None or missing is zero.
+    /// Starts to gather the parameters of a unit: of each, what this rank needs. Every rank calls it.
+    pub(crate) fn gather(&self, unit: Unit) -> Result<Gathering<'_>, TrainError> {
+        let held = &self.units[&unit];
+        let start = |groups| {
+            held.shards.iter().map(move |shard: &Shard| shard.group(groups).all_gather(&shard.values))
+        };
+        let pending = self.ranks.iter().flat_map(start).collect::<Result<_, _>>()?;
+        Ok(Gathering { held, pending })
+    }
+
+    /// The whole parameters of a unit. Every rank calls it.
+    pub(crate) fn whole(&self, network: &Network, unit: Unit) -> Result<Vec<Tensor>, TrainError> {
+        let parallel = network.parallel();
+        let whole = |(slice, name): (Tensor, String)| {
+            match Cut::of(&name) {
+                Cut::Tensor(dim) => parallel.tensor.as_ref().map(|group| group.gathered(&slice, dim as i64)),
+                Cut::Expert => parallel.expert.as_ref().map(|group| group.gathered(&slice, 0)),
+                Cut::Whole => None,
+            }
+            .unwrap_or(Ok(slice))
+        };
+        let slices = self.gather(unit)?.wait()?.into_iter().zip(network.names(unit));
+        Ok(slices.map(whole).collect::<Result<_, _>>()?)
+    }
+
+    /// Adds the gradients of a unit's trained parameters to those of the shards: the sum over all ranks. One that
+    /// is None or missing is zero.
     /// Every rank calls it. With other ranks it goes on until [`Scattering::wait`].
     pub(crate) fn scatter(
         &self,
         unit: Unit,
         gradients: &[Option<Tensor>],
     ) -> Result<Option<Scattering<'_>>, TrainError> {
-        let shard = &self.units[&unit];
-        let Some(ranks) = &self.ranks else {
-            for (piece, gradient) in shard.pieces.iter().zip(gradients) {
-                if let Some(gradient) = gradient {
-                    let _ = piece.of(&shard.gradient).view(piece.shape.as_slice()).g_add_(gradient);
+        let held = &self.units[&unit];
+        let Some(groups) = &self.ranks else {
+            for shard in &held.shards {
+                for piece in shard.pieces.iter().filter(|piece| piece.is_trained) {
+                    if let Some(gradient) = gradients.get(piece.index).and_then(Option::as_ref) {
+                        let _ = piece.of(&shard.gradient).view(piece.shape.as_slice()).g_add_(gradient);
+                    }
                 }
             }
             return Ok(None);
         };
-        let packed = shard.pack(gradients, ranks.size() as i64);
-        Ok(Some(Scattering { shard, pending: ranks.reduce_scatter(&packed)? }))
+        let learns = held.shards.iter().filter(|shard| shard.gradient.numel() > 0);
+        let start = |shard: &'_ Shard| {
+            let group = shard.group(groups);
+            group.reduce_scatter(&shard.pack(gradients, group.size() as i64))
+        };
+        let parts: Vec<_> =
+            learns.map(|shard| Ok((shard, start(shard)?))).collect::<Result<_, TrainError>>()?;
+        Ok((!parts.is_empty()).then_some(Scattering { parts }))
     }
 
     /// Sets all gradients to zero.
     pub(crate) fn zero_grad(&self) {
-        for shard in self.units.values() {
+        for shard in self.units.values().flat_map(|held| &held.shards) {
             let _ = shard.gradient.shallow_clone().zero_();
         }
+    }
+}
+
+impl Held {
+    fn read(
+        weights: &Weights,
+        names: Vec<String>,
+        trained: &BTreeSet<String>,
+        (rank, mesh): (usize, Mesh),
+    ) -> Result<Self, TrainError> {
+        let is_trained = names.iter().map(|name| trained.contains(name)).collect();
+        let mut by_holders: BTreeMap<Holders, Vec<(usize, String)>> = BTreeMap::new();
+        for (index, name) in names.into_iter().enumerate() {
+            by_holders.entry(mesh.holders(Cut::of(&name))).or_default().push((index, name));
+        }
+        let read = |(holders, names)| Shard::read(weights, holders, names, trained, (rank, mesh));
+        Ok(Self { shards: by_holders.into_iter().map(read).collect::<Result<_, _>>()?, trained: is_trained })
     }
 }
 
@@ -127,43 +206,62 @@ pub(crate) fn extent(shape: &[i64], rank: usize, size: usize) -> Range<usize> {
 }
 
 impl Shard {
-    fn read(weights: &Weights, names: Vec<String>, (rank, size): (i64, i64)) -> Result<Self, TrainError> {
-        let (mut pieces, mut parts, mut start) = (Vec::new(), Vec::new(), 0);
-        for name in names {
-            let shape = weights.shapes()[&name].clone();
-            let rows = shape.first().copied().unwrap_or(1);
-            let row = shape.iter().skip(1).product::<i64>();
-            let most = (rows + size - 1) / size;
-            let first = (rank * most).min(rows);
-            let own = (rows - first).min(most);
-            let held = weights.rows(&name, first..first + own)?.flatten(0, -1);
-            parts.push(held.constant_pad_nd([0, (most - own) * row]));
-            pieces.push(Piece { name, shape, start, length: most * row, own: own * row });
-            start += most * row;
+    fn read(
+        weights: &Weights,
+        holders: Holders,
+        mut names: Vec<(usize, String)>,
+        trained: &BTreeSet<String>,
+        (rank, mesh): (usize, Mesh),
+    ) -> Result<Self, TrainError> {
+        let (mut pieces, mut parts, mut start, mut learnt) = (Vec::new(), Vec::new(), 0, 0);
+        names.sort_by_key(|(_, name)| !trained.contains(name));
+        for (index, name) in names {
+            let (whole, cut) = (weights.shapes()[&name].clone(), Cut::of(&name));
+            let lengths = |ranges: &[Range<i64>]| ranges.iter().map(|r| r.end - r.start).collect::<Vec<_>>();
+            let shape = lengths(&mesh.needed(rank, cut, &whole));
+            let (held, most) = mesh.held(rank, cut, &whole);
+            let rows = held.first().map_or(0..1, Clone::clone);
+            let mut own = weights.rows(&name, rows)?;
+            let is_slice = |(dim, range): &(usize, &Range<i64>)| range.end - range.start < whole[*dim];
+            for (dim, range) in held.iter().enumerate().skip(1).filter(is_slice) {
+                own = own.narrow(dim as i64, range.start, range.end - range.start);
+            }
+            let own = own.flatten(0, -1);
+            let length = most * shape.iter().skip(1).product::<i64>();
+            let is_trained = trained.contains(&name);
+            learnt += if is_trained { length } else { 0 };
+            parts.push(own.constant_pad_nd([0, length - own.size()[0]]));
+            let own = own.size()[0];
+            pieces.push(Piece { name, index, whole, shape, is_trained, start, length, own });
+            start += length;
         }
         let values = Tensor::cat(&parts, 0);
-        Ok(Self { gradient: values.zeros_like(), values, pieces })
+        let gradient = values.new_zeros([learnt], (values.kind(), values.device()));
+        Ok(Self { holders, gradient, values, pieces })
     }
 
-    fn parameters(&self) -> Vec<Parameter> {
-        self.pieces
-            .iter()
-            .map(|piece| Parameter {
-                name: piece.name.clone(),
-                value: piece.of(&self.values).narrow(0, 0, piece.own),
-                gradient: piece.of(&self.gradient).narrow(0, 0, piece.own),
-                is_matrix: piece.shape.len() >= 2,
-            })
-            .collect()
+    fn group<'g>(&self, groups: &'g Groups) -> &'g Group {
+        groups.of(self.holders)
     }
 
-    /// Whole gradients as `[ranks * P]`: for every rank what it holds.
+    /// With their places in [`Network::names`].
+    fn parameters(&self) -> impl Iterator<Item = (usize, Parameter)> {
+        let of = |piece: &Piece| Parameter {
+            name: piece.name.clone(),
+            value: piece.of(&self.values).narrow(0, 0, piece.own),
+            gradient: piece.of(&self.gradient).narrow(0, 0, piece.own),
+            shape: piece.whole.clone(),
+        };
+        self.pieces.iter().filter(|piece| piece.is_trained).map(move |piece| (piece.index, of(piece)))
+    }
+
+    /// Whole gradients of the trained parameters as `[ranks * P]`: for every rank what it holds.
     fn pack(&self, gradients: &[Option<Tensor>], size: i64) -> Tensor {
         let kind = (self.values.kind(), self.values.device());
-        let packed = Tensor::empty([size, self.values.size()[0]], kind);
-        for (index, piece) in self.pieces.iter().enumerate() {
+        let packed = Tensor::empty([size, self.gradient.size()[0]], kind);
+        for piece in self.pieces.iter().filter(|piece| piece.is_trained) {
             let mut part = packed.narrow(1, piece.start, piece.length);
-            let Some(gradient) = gradients.get(index).and_then(Option::as_ref) else {
+            let Some(gradient) = gradients.get(piece.index).and_then(Option::as_ref) else {
                 let _ = part.zero_();
                 continue;
             };
@@ -189,33 +287,34 @@ impl Piece {
 }
 
 impl Gathering<'_> {
-    /// The whole parameters, in the order of [`Network::names`], without gradients.
+    /// What this rank computes with: the parameters, or its slices of them, in the order of [`Network::names`],
+    /// without gradients.
     pub(crate) fn wait(self) -> Result<Vec<Tensor>, TrainError> {
-        let pieces = self.shard.pieces.iter();
-        let Some(pending) = self.pending else {
-            let values = &self.shard.values;
-            return Ok(pieces.map(|piece| piece.of(values).view(piece.shape.as_slice())).collect());
-        };
-        let all = pending.wait()?.view([-1, self.shard.values.size()[0]]);
-        let whole = |piece: &Piece| {
-            let elements = piece.shape.iter().product();
-            let padded = all.narrow(1, piece.start, piece.length).reshape([-1]);
-            padded.narrow(0, 0, elements).view(piece.shape.as_slice())
-        };
-        Ok(pieces.map(whole).collect())
-    }
-
-    /// The whole parameters with their names.
-    pub(crate) fn named(self) -> Result<Vec<(String, Tensor)>, TrainError> {
-        let names: Vec<String> = self.shard.pieces.iter().map(|piece| piece.name.clone()).collect();
-        Ok(names.into_iter().zip(self.wait()?).collect())
+        let mut all = Vec::new();
+        let mut pending = self.pending.into_iter();
+        for shard in &self.held.shards {
+            let gathered = match pending.next() {
+                Some(pending) => pending.wait()?,
+                None => shard.values.shallow_clone(),
+            };
+            let gathered = gathered.view([-1, shard.values.size()[0]]);
+            all.extend(shard.pieces.iter().map(|piece| {
+                let padded = gathered.narrow(1, piece.start, piece.length).reshape([-1]);
+                let elements = piece.shape.iter().product();
+                (piece.index, padded.narrow(0, 0, elements).view(piece.shape.as_slice()))
+            }));
+        }
+        all.sort_by_key(|(index, _)| *index);
+        Ok(all.into_iter().map(|(_, tensor)| tensor).collect())
     }
 }
 
 impl Scattering<'_> {
     pub(crate) fn wait(self) -> Result<(), TrainError> {
-        let own = self.pending.wait()?;
-        let _ = self.shard.gradient.shallow_clone().g_add_(&own);
+        for (shard, pending) in self.parts {
+            let own = pending.wait()?;
+            let _ = shard.gradient.shallow_clone().g_add_(&own);
+        }
         Ok(())
     }
 }

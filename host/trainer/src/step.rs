@@ -1,14 +1,16 @@
 //! One optimiser step: micro-batches forward and backward, then one update.
 
 use crate::error::TrainError;
+use crate::freeze::trained;
 use crate::loss::PolicyLoss;
+use crate::mesh::Groups;
 use crate::optim::{Optimiser, Update};
 use crate::ranks::{Order, Orders, Ranks};
 use crate::shards::{Shards, largest, sums};
 use molt_core::ids::{Token, WeightVersion};
 use molt_core::settings::{Fsdp, Optim};
 use molt_core::trajectory::{Routing, Segment};
-use molt_model::{Config, Network, Weights};
+use molt_model::{Adapter, Config, Network, Unit, Weights};
 use molt_torch::Group;
 use tch::{Kind, Tensor};
 
@@ -154,7 +156,7 @@ impl Learner {
     /// are the same on all ranks, of which this one leads; each reads the part that it holds.
     ///
     /// # Errors
-    /// If a rank is lost, or the weights cannot be read.
+    /// If a rank is lost, the weights cannot be read, or `optim.freeze` does not fit the model.
     pub fn new(
         weights: Weights,
         ranks: Option<Ranks>,
@@ -163,11 +165,11 @@ impl Learner {
         layout: Layout,
         temperature: f64,
     ) -> Result<Self, TrainError> {
-        let (group, mut orders) = ranks.map(|ranks| (ranks.group, ranks.orders)).unzip();
+        let (groups, mut orders) = ranks.map(|ranks| (ranks.groups, ranks.orders)).unzip();
         if let Some(orders) = &mut orders {
             orders.send(&Order::Begin { total_steps })?;
         }
-        let mut learner = Self::part(weights, group, optim, total_steps, layout, temperature)?;
+        let mut learner = Self::part(weights, groups, optim, total_steps, layout, temperature)?;
         learner.orders = orders;
         Ok(learner)
     }
@@ -184,11 +186,11 @@ impl Learner {
         temperature: f64,
         loss: Option<&PolicyLoss>,
     ) -> Result<(), TrainError> {
-        let Ranks { group, mut orders } = ranks;
+        let Ranks { groups, mut orders } = ranks;
         let Order::Begin { total_steps } = orders.receive()? else {
             return Err(TrainError::Order("the first is not the beginning".to_owned()));
         };
-        let mut learner = Self::part(weights, Some(group), optim, total_steps, layout, temperature)?;
+        let mut learner = Self::part(weights, Some(groups), optim, total_steps, layout, temperature)?;
         let out_of_turn = |what: &str| TrainError::Order(format!("{what} comes out of turn"));
         loop {
             match orders.receive()? {
@@ -211,11 +213,11 @@ impl Learner {
                 // Only the leader keeps them; here no more than a unit is whole at a time.
                 Order::Parameters => {
                     for unit in learner.network.units() {
-                        learner.shards.gather(unit)?.wait()?;
+                        learner.shards.whole(&learner.network, unit)?;
                     }
                 }
                 Order::Save { dir } => drop(learner.save(&dir)?),
-                Order::Restore { dir, ranks, steps } => learner.restore(&dir, ranks, steps)?,
+                Order::Restore { dir, mesh, steps } => learner.restore(&dir, mesh, steps)?,
                 Order::Begin { .. } => return Err(out_of_turn("the beginning")),
                 Order::End => return Ok(()),
             }
@@ -225,14 +227,16 @@ impl Learner {
     /// This rank's part. Every rank calls each method together, with the same arguments.
     fn part(
         weights: Weights,
-        group: Option<Group>,
+        mut ranks: Option<Groups>,
         optim: &Optim,
         total_steps: u64,
         layout: Layout,
         temperature: f64,
     ) -> Result<Self, TrainError> {
-        let shards = Shards::read(&weights, group)?;
-        let network = weights.into_network();
+        let trained = trained(weights.network(), &optim.freeze)?;
+        let parallel = ranks.as_mut().map(|groups| std::mem::take(&mut groups.parallel));
+        let shards = Shards::read(&weights, &trained, ranks)?;
+        let network = weights.into_network().in_parallel(parallel.unwrap_or_default());
         let optimiser = Optimiser::new(shards.parameters(&network), optim, total_steps);
         Ok(Self { network, shards, optimiser, layout, temperature, orders: None })
     }
@@ -253,16 +257,41 @@ impl Learner {
         self.network.config()
     }
 
-    /// Copies of all parameters, whole and sorted by name.
+    /// Copies of the weights, whole and sorted by name; an adapter is merged into them.
     ///
     /// # Errors
     /// If a rank is lost.
     pub fn parameters(&mut self) -> Result<Vec<(String, Tensor)>, TrainError> {
+        self.whole(|network, unit, parameters| network.merged(unit, &parameters))
+    }
+
+    /// What is trained in place of the weights, if anything is.
+    pub fn adapter(&self) -> Option<&Adapter> {
+        self.network.adapter()
+    }
+
+    /// Copies of the parameters that can be trained, whole and sorted by name: those of the adapter if there is one.
+    ///
+    /// # Errors
+    /// If a rank is lost.
+    pub fn trainable(&mut self) -> Result<Vec<(String, Tensor)>, TrainError> {
+        let own = self.network.trainable();
+        self.whole(|network, unit, parameters| {
+            let named = network.names(unit).into_iter().zip(parameters);
+            named.filter(|(name, _)| own.contains(name)).collect()
+        })
+    }
+
+    /// Copies of what `of` makes of the parameters of each unit.
+    fn whole(
+        &mut self,
+        of: impl Fn(&Network, Unit, Vec<Tensor>) -> Vec<(String, Tensor)>,
+    ) -> Result<Vec<(String, Tensor)>, TrainError> {
         self.order(|| Order::Parameters)?;
         let whole = || {
             let mut all = Vec::new();
             for unit in self.network.units() {
-                let named = self.shards.gather(unit)?.named()?;
+                let named = of(&self.network, unit, self.shards.whole(&self.network, unit)?);
                 all.extend(named.into_iter().map(|(name, tensor)| (name, tensor.copy())));
             }
             all.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -360,8 +389,12 @@ impl Drop for Learner {
 }
 
 #[cfg(test)]
+mod adapter;
+#[cfg(test)]
 mod experts;
 mod forward;
+#[cfg(test)]
+mod parallel;
 pub(crate) mod part;
 mod pass;
 #[cfg(test)]

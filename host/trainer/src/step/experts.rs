@@ -27,7 +27,7 @@ fn double(normalised: bool) -> Decoder {
 }
 
 /// By weights of `version`, experts below `below`: two different ones in each of two layers, as `salt` says.
-fn routing(salt: u32, version: u64, positions: usize, below: u16) -> Routing {
+pub(super) fn routing(salt: u32, version: u64, positions: usize, below: u16) -> Routing {
     let pair = |n: u32| {
         let mixed = salt.wrapping_add(n).wrapping_mul(2_654_435_761) >> 7;
         let first = (mixed % u32::from(below)) as u16;
@@ -60,7 +60,7 @@ proptest! {
         let layout = Layout { keep_layers, ..layout(budget) };
         let found = ranks(size, |group| {
             let weights = double(normalised).into();
-            let learner = Learner::part(weights, Some(group), &optim(), 20, layout, 0.7).expect("in memory");
+            let learner = Learner::part(weights, Some(group.into()), &optim(), 20, layout, 0.7).expect("in memory");
             let sums = learner.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
             let part = own(&learner, double(normalised), &whole);
             (sums, relative_difference(&gradient(&learner), &part))

@@ -6,7 +6,7 @@ use crate::error::TrainError;
 use crate::ranks::Order;
 use crate::shards::sums;
 use molt_model::Unit;
-use tch::{Device, Kind};
+use tch::Kind;
 
 impl Learner {
     /// The sum of `−log π` over the targets of `rows`, which change nothing.
@@ -28,10 +28,7 @@ impl Learner {
     fn forward(&self, batch: Option<&MicroBatch>) -> Result<f64, TrainError> {
         let _no_grad = tch::no_grad_guard();
         let layers = self.network.config().num_hidden_layers;
-        let rotation = batch.map(|batch| {
-            let positions = tch::Tensor::arange(batch.ids.size()[1], (Kind::Float, Device::Cpu));
-            self.network.rotation(&positions.unsqueeze(0))
-        });
+        let rotation = batch.map(|batch| self.network.rotation(&batch.positions));
         let run = batch.zip(rotation.as_ref());
         let embedding = self.shards.gather(Unit::Embedding)?.wait()?;
         let mut next = self.shards.gather(Unit::Layer(0))?;
@@ -41,9 +38,9 @@ impl Learner {
             let parameters = next.wait()?;
             next =
                 self.shards.gather(if layer + 1 < layers { Unit::Layer(layer + 1) } else { Unit::Head })?;
-            x = x
-                .zip(run)
-                .map(|(x, (_, rotation))| self.network.layer(layer, &parameters, &x, rotation, None).0);
+            if let Some((input, (_, rotation))) = x.take().zip(run) {
+                x = Some(self.network.layer(layer, &parameters, &input, rotation, None)?.0);
+            }
         }
         let mut parameters = next.wait()?;
         if self.network.config().tie_word_embeddings {

@@ -3,13 +3,14 @@
 
 use super::Learner;
 use crate::error::TrainError;
+use crate::mesh::Mesh;
 use crate::ranks::Order;
-use crate::shards::extent;
-use molt_model::{TensorFile, write_tensors};
+use molt_model::{Cut, TensorFile, write_tensors};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
+use std::ops::Range;
 use std::path::Path;
 use tch::Tensor;
 
@@ -51,13 +52,13 @@ impl Learner {
         self.exchange(written, "write its part of the checkpoint").map_err(|error| self.explained(error))
     }
 
-    /// Goes on from the parts that `ranks` ranks wrote into `dir` after `steps` updates.
+    /// Goes on from the parts that ranks laid out as in `mesh` wrote into `dir` after `steps` updates.
     ///
     /// # Errors
     /// If a part cannot be read or is of another model, or a rank is lost.
-    pub(crate) fn restore(&mut self, dir: &Path, ranks: usize, steps: u64) -> Result<(), TrainError> {
-        self.order(|| Order::Restore { dir: dir.to_owned(), ranks, steps })?;
-        let read = self.read_parts(dir, ranks).map(|()| [0; 32]);
+    pub(crate) fn restore(&mut self, dir: &Path, mesh: Mesh, steps: u64) -> Result<(), TrainError> {
+        self.order(|| Order::Restore { dir: dir.to_owned(), mesh, steps })?;
+        let read = self.read_parts(dir, mesh).map(|()| [0; 32]);
         self.optimiser.set_steps(steps);
         let all = self.exchange(read, "read the checkpoint").map_err(|error| self.explained(error));
         all.map(drop)
@@ -69,40 +70,49 @@ impl Learner {
         values.chain(self.optimiser.state()).collect()
     }
 
-    fn place(&self) -> (usize, usize) {
-        self.shards.ranks().map_or((0, 1), |ranks| (ranks.rank(), ranks.size()))
+    /// How the ranks divide the work.
+    pub(crate) fn mesh(&self) -> Mesh {
+        self.shards.place().1
     }
 
     fn write_part(&self, dir: &Path) -> Result<[u8; 32], TrainError> {
         let unwritable = |source| TrainError::Write { path: dir.to_owned(), source };
         std::fs::create_dir_all(dir).map_err(unwritable)?;
-        let (rank, size) = self.place();
-        let path = dir.join(file_name(rank, size));
+        let (rank, mesh) = self.shards.place();
+        let path = dir.join(file_name(rank, mesh.ranks));
         let held: Vec<_> = self.held().into_iter().map(|(name, tensor)| (name, tensor.detach())).collect();
         write_tensors(&path, &held)?;
         digest(&path).map_err(|source| TrainError::Write { path, source })
     }
 
-    fn read_parts(&self, dir: &Path, ranks: usize) -> Result<(), TrainError> {
+    fn read_parts(&self, dir: &Path, before: Mesh) -> Result<(), TrainError> {
         let shapes = self.shards.shapes();
-        let files = (0..ranks).map(|rank| TensorFile::open(&dir.join(file_name(rank, ranks))));
+        let files = (0..before.ranks).map(|rank| TensorFile::open(&dir.join(file_name(rank, before.ranks))));
         let files: Vec<TensorFile> = files.collect::<Result<_, _>>()?;
-        let (rank, size) = self.place();
+        let (rank, mesh) = self.shards.place();
         for (name, tensor) in self.held() {
             // The optimiser's are `PARAMETER.MOMENT`, cut as the parameter is.
             let parameter = name.rsplit_once('.').map_or("", |(parameter, _)| parameter);
-            let shape = shapes.get(&name).or_else(|| shapes.get(parameter));
-            let shape = shape.ok_or_else(|| TrainError::Order(format!("{name} is not cut")))?;
-            let own = extent(shape, rank, size);
+            let shape = shapes.get(&name).map(|shape| (&name[..], shape));
+            let shape = shape.or_else(|| shapes.get(parameter).map(|shape| (parameter, shape)));
+            let (parameter, shape) = shape.ok_or_else(|| TrainError::Order(format!("{name} is not cut")))?;
+            let cut = Cut::of(parameter);
+            let own = mesh.held(rank, cut, shape).0;
             for (old, file) in files.iter().enumerate() {
-                let theirs = extent(shape, old, ranks);
-                let (start, end) = (own.start.max(theirs.start), own.end.min(theirs.end));
-                if start < end {
-                    let part = file.read(&name, start - theirs.start, end - start)?;
-                    let target =
-                        tensor.view([-1]).narrow(0, (start - own.start) as i64, (end - start) as i64);
-                    tch::no_grad(|| target.shallow_clone().copy_(&part));
-                }
+                let theirs = before.held(old, cut, shape).0;
+                let pairs = own.iter().zip(&theirs);
+                let common: Vec<_> = pairs.map(|(a, b)| a.start.max(b.start)..a.end.min(b.end)).collect();
+                let Some(rows) = common.first().filter(|_| common.iter().all(|range| !range.is_empty()))
+                else {
+                    continue;
+                };
+                let theirs_row: i64 = theirs[1..].iter().map(|range| range.end - range.start).product();
+                let start = (rows.start - theirs[0].start) * theirs_row;
+                let part =
+                    file.read(&name, start as usize, ((rows.end - rows.start) * theirs_row) as usize)?;
+                let read =
+                    std::iter::once(rows.clone()).chain(theirs.iter().skip(1).cloned()).collect::<Vec<_>>();
+                tch::no_grad(|| within(&tensor, &own, &common).copy_(&within(&part, &read, &common)));
             }
         }
         Ok(())
@@ -127,4 +137,13 @@ impl Learner {
         }
         Ok(all.iter().map(|said| said[1..].try_into().expect("33 bytes each")).collect())
     }
+}
+
+/// The part `common` of a tensor that holds these ranges of the dimensions of a parameter, flat.
+fn within(tensor: &Tensor, ranges: &[Range<i64>], common: &[Range<i64>]) -> Tensor {
+    let shape: Vec<i64> = ranges.iter().map(|range| range.end - range.start).collect();
+    let dims = ranges.iter().zip(common).zip(0..);
+    dims.fold(tensor.view(shape.as_slice()), |tensor, ((range, common), dim)| {
+        tensor.narrow(dim, common.start - range.start, common.end - common.start)
+    })
 }

@@ -2,6 +2,7 @@
 
 use super::{Learner, Row, Target};
 use crate::error::TrainError;
+use crate::mesh::Mesh;
 use crate::shards::{Gathering, Scattering, Shards};
 use molt_core::microbatch::micro_batches;
 use molt_core::trajectory::Routing;
@@ -13,6 +14,8 @@ use tch::{Device, Kind, Tensor};
 pub(super) struct MicroBatch {
     /// `[B, T]`
     pub(super) ids: Tensor,
+    /// `[1, T]`, or of the tokens that this rank attends for.
+    pub(super) positions: Tensor,
     targets: Vec<Target>,
     /// Of each target, the place in `B·T` of the token before it, and `[n, 1]` its own id.
     pub(super) places: Tensor,
@@ -59,13 +62,16 @@ impl Learner {
         let trained: Vec<usize> = (0..rows.len()).filter(|&row| lengths[row] > 0).collect();
         let of_trained: Vec<usize> = trained.iter().map(|&row| lengths[row]).collect();
         let batches = micro_batches(&of_trained, self.layout.micro_batch_tokens);
-        let (rank, size) = self.shards.ranks().map_or((0, 1), |ranks| (ranks.rank(), ranks.size()));
+        let (rank, mesh) = self.shards.place();
+        let team = mesh.team(rank);
         // Longest first, dealt in turn: at a time, the ranks have micro-batches of about the same size. One that
-        // has none left still gathers and scatters with the others.
-        for round in batches.chunks(size) {
-            let batch = round.get(rank).map(|batch| {
+        // has none left still gathers and scatters with the others; if it has experts, also in each layer, for which
+        // it takes some padding.
+        for round in batches.chunks(team.of) {
+            let batch = round.get(team.index).map(Vec::as_slice).or((mesh.expert > 1).then_some(&[]));
+            let batch = batch.map(|batch| {
                 let batch: Vec<usize> = batch.iter().map(|&index| trained[index]).collect();
-                MicroBatch::new(rows, &lengths, &batch, experts)
+                MicroBatch::new(rows, &lengths, &batch, experts, (rank, mesh))
             });
             each(batch.as_ref())?;
         }
@@ -79,11 +85,14 @@ impl Learner {
         loss: &mut impl FnMut(&[Target], &Tensor) -> Tensor,
     ) -> Result<(), TrainError> {
         let layers = self.network.config().num_hidden_layers;
+        let learns = |unit: Unit| self.shards.trained(unit).any(|is_trained| is_trained);
+        // Below the lowest trained unit nothing is differentiated.
+        let lowest = match learns(Unit::Embedding) {
+            true => 0,
+            false => (0..layers).find(|&layer| learns(Unit::Layer(layer))).unwrap_or(layers),
+        };
         let is_kept = |layer: usize| layer + self.layout.keep_layers.min(layers) >= layers;
-        let rotation = batch.map(|batch| {
-            let tokens = batch.ids.size()[1];
-            self.network.rotation(&Tensor::arange(tokens, (Kind::Float, Device::Cpu)).unsqueeze(0))
-        });
+        let rotation = batch.map(|batch| self.network.rotation(&batch.positions));
         let run = batch.zip(rotation.as_ref());
         let recorded =
             |layer| self.network.config().experts.as_ref()?.of_layer(batch?.recorded.as_ref()?, layer);
@@ -99,18 +108,20 @@ impl Learner {
                 self.shards.gather(if layer + 1 < layers { Unit::Layer(layer + 1) } else { Unit::Head })?;
             let Some((input, (_, rotation))) = x.take().zip(run) else { continue };
             let recorded = recorded(layer);
-            let (experts, graph) = if is_kept(layer) {
-                let graph = self.graph(layer, parameters, &input, rotation, recorded.as_ref());
+            let (experts, graph) = if layer >= lowest && is_kept(layer) {
+                let graph = self.graph(layer, parameters, &input, rotation, recorded.as_ref())?;
                 x = Some(graph.1.detach());
                 (None, Some(graph))
             } else {
                 let (output, routed) = tch::no_grad(|| {
                     self.network.layer(layer, &parameters, &input, rotation, recorded.as_ref())
-                });
+                })?;
                 x = Some(output);
                 (routed.map(|routed| routed.experts), None)
             };
-            kept.push(Kept { input, experts, graph });
+            if layer >= lowest {
+                kept.push(Kept { input, experts, graph });
+            }
         }
 
         let mut scatters = Scatters { shards: &self.shards, last: None };
@@ -118,12 +129,12 @@ impl Learner {
 
         let again = |layer: Option<usize>| {
             layer
-                .filter(|&layer| !is_kept(layer))
+                .filter(|&layer| layer >= lowest && !is_kept(layer))
                 .map(|layer| self.shards.gather(Unit::Layer(layer)))
                 .transpose()
         };
         let mut next = again(layers.checked_sub(1))?;
-        for layer in (0..layers).rev() {
+        for layer in (lowest..layers).rev() {
             let gathered = next.take().map(Gathering::wait).transpose()?;
             next = again(layer.checked_sub(1))?;
             let gradients = match (kept.pop(), g.take(), run) {
@@ -131,12 +142,12 @@ impl Learner {
                     let (parameters, output) = match (graph, gathered) {
                         (Some(graph), _) => graph,
                         (None, Some(parameters)) => {
-                            self.graph(layer, parameters, &input, rotation, experts.as_ref())
+                            self.graph(layer, parameters, &input, rotation, experts.as_ref())?
                         }
                         (None, None) => unreachable!("a layer was kept or is gathered again"),
                     };
                     let inputs: Vec<&Tensor> = std::iter::once(&input).chain(&parameters).collect();
-                    let mut found = vjp(&[&output], &inputs, &[&gradient])?;
+                    let mut found = partial(&output, &inputs, &gradient)?;
                     let own = found.split_off(1);
                     g = found.pop().flatten();
                     own
@@ -145,7 +156,7 @@ impl Learner {
             };
             scatters.start(Unit::Layer(layer), &gradients)?;
         }
-        let embedding = run.zip(g).map(|((batch, _), gradient)| {
+        let embedding = run.zip(g).filter(|_| learns(Unit::Embedding)).map(|((batch, _), gradient)| {
             let vocabulary = self.network.config().vocab_size as i64;
             Tensor::embedding_dense_backward(&gradient, &batch.ids, vocabulary, -1, false)
         });
@@ -153,7 +164,7 @@ impl Learner {
         scatters.finish()
     }
 
-    /// A layer's parameters and output, with the graph between; `input` becomes a leaf of it.
+    /// A layer's parameters and output, with the graph between; `input` and what is trained become leaves of it.
     fn graph(
         &self,
         layer: usize,
@@ -161,11 +172,17 @@ impl Learner {
         input: &Tensor,
         rotation: &Rotation,
         experts: Option<&Tensor>,
-    ) -> (Vec<Tensor>, Tensor) {
+    ) -> Result<(Vec<Tensor>, Tensor), TrainError> {
         let _ = input.set_requires_grad(true);
-        let parameters: Vec<Tensor> = parameters.iter().map(leaf).collect();
-        let (output, _) = self.network.layer(layer, &parameters, input, rotation, experts);
-        (parameters, output)
+        let parameters = self.leaves(Unit::Layer(layer), parameters);
+        let (output, _) = self.network.layer(layer, &parameters, input, rotation, experts)?;
+        Ok((parameters, output))
+    }
+
+    /// The parameters of a unit, of which the trained ones are leaves of a graph.
+    fn leaves(&self, unit: Unit, parameters: Vec<Tensor>) -> Vec<Tensor> {
+        let of = |(tensor, is_trained)| if is_trained { leaf(&tensor) } else { tensor };
+        parameters.into_iter().zip(self.shards.trained(unit)).map(of).collect()
     }
 
     /// Last norm, logits and loss of the hidden states `[B, T, d]`. Gives back the gradient by them.
@@ -177,17 +194,19 @@ impl Learner {
         loss: &mut impl FnMut(&[Target], &Tensor) -> Tensor,
     ) -> Result<Option<Tensor>, TrainError> {
         let is_tied = self.network.config().tie_word_embeddings;
-        let mut parameters = unit.wait()?;
+        let mut parameters = self.leaves(Unit::Head, unit.wait()?);
         if is_tied {
-            parameters.extend(self.shards.gather(Unit::Embedding)?.wait()?);
+            let embedding = self.shards.gather(Unit::Embedding)?.wait()?;
+            parameters.extend(self.leaves(Unit::Embedding, embedding));
         }
         let (mut gradients, mut gradient) = (vec![None, None], None);
         if let Some((hidden, batch)) = batch {
             let flat = hidden.flatten(0, 1);
-            let [input, norm] = [leaf(&flat.index_select(0, &batch.places)), leaf(&parameters[0])];
-            let normed = self.network.norm(&norm, &input);
-            let (by_normed, by_head) = self.logits(&normed.detach(), &parameters[1], batch, loss)?;
-            let mut found = vjp(&[&normed], &[&input, &norm], &[&by_normed])?;
+            let [norm, head] = [&parameters[0], &parameters[1]];
+            let input = leaf(&flat.index_select(0, &batch.places));
+            let normed = self.network.norm(norm, &input);
+            let (by_normed, by_head) = self.logits(&normed.detach(), head, batch, loss)?;
+            let mut found = partial(&normed, &[&input, norm], &by_normed)?;
             gradients = vec![found.pop().flatten(), by_head];
             let by_input = found.pop().flatten().unwrap_or_else(|| input.zeros_like());
             let g = flat.zeros_like().index_copy(0, &batch.places, &by_input);
@@ -214,7 +233,8 @@ impl Learner {
         loss: &mut impl FnMut(&[Target], &Tensor) -> Tensor,
     ) -> Result<(Tensor, Option<Tensor>), TrainError> {
         let chunk = (self.layout.max_logits / self.network.config().vocab_size).max(1);
-        let (mut parts, mut by_head) = (Vec::new(), None);
+        // None of the targets may be in this rank's part of the tokens.
+        let (mut parts, mut by_head) = (vec![normed.narrow(0, 0, 0)], None);
         for start in (0..batch.targets.len()).step_by(chunk) {
             let count = chunk.min(batch.targets.len() - start);
             let part = |t: &Tensor| t.narrow(0, start as i64, count as i64);
@@ -230,41 +250,60 @@ impl Learner {
             let found = vjp(&[&value], &[&own], &[&value.ones_like()])?.pop().flatten();
             let by_own = (found.unwrap_or_else(|| own.zeros_like()) / self.temperature).unsqueeze(1);
             let by_logits = logprobs.exp_().g_mul_(&by_own.neg()).scatter_add_(1, &labels, &by_own);
-            parts.push(by_logits.matmul(head));
-            by_head = Some(match by_head {
-                None => by_logits.tr().matmul(&input),
-                Some(mut sum) => Tensor::addmm_(&mut sum, &by_logits.tr(), &input),
-            });
+            tch::no_grad(|| parts.push(by_logits.matmul(head)));
+            if head.requires_grad() {
+                by_head = Some(match by_head {
+                    None => by_logits.tr().matmul(&input),
+                    Some(mut sum) => Tensor::addmm_(&mut sum, &by_logits.tr(), &input),
+                });
+            }
         }
         Ok((Tensor::cat(&parts, 0), by_head))
     }
 }
 
 impl MicroBatch {
-    /// The rows of `batch`, the longest of which is first, padded on the right to its length.
-    fn new(rows: &[Row<'_>], lengths: &[usize], batch: &[usize], experts: Option<&Experts>) -> Self {
-        let width = lengths[batch[0]];
-        let mut ids = vec![0_i64; batch.len() * width];
+    /// This rank's part of the rows of `batch`, the longest of which is first, padded on the right to its length or
+    /// a little more, so that the parts are equal. Without rows there is a line of padding.
+    fn new(
+        rows: &[Row<'_>],
+        lengths: &[usize],
+        batch: &[usize],
+        experts: Option<&Experts>,
+        (rank, mesh): (usize, Mesh),
+    ) -> Self {
+        let (part, attended) = (mesh.part(rank), mesh.attended(rank));
+        let width = batch.first().map_or(1, |&longest| lengths[longest]).next_multiple_of(part.of);
+        let lines = batch.len().max(1);
+        let mut ids = vec![0_i64; lines * width];
+        let own = width / part.of;
+        let own = part.index * own..(part.index + 1) * own;
         let (mut targets, mut places, mut labels) = (Vec::new(), Vec::new(), Vec::new());
         for (line, &row) in batch.iter().enumerate() {
             let tokens = rows[row].tokens;
             for (id, &token) in ids[line * width..].iter_mut().zip(&tokens[..lengths[row]]) {
                 *id = i64::from(token);
             }
-            for (nth, &position) in rows[row].targets.iter().enumerate() {
+            let predicted = rows[row].targets.iter().enumerate();
+            for (nth, &position) in predicted.filter(|(_, position)| own.contains(&(**position - 1))) {
                 targets.push(Target { row, nth });
-                places.push((line * width + position - 1) as i64);
+                places.push((line * own.len() + position - 1 - own.start) as i64);
                 labels.push(i64::from(tokens[position]));
             }
         }
+        let of_part = |t: &Tensor| t.narrow(1, own.start as i64, own.len() as i64);
+        let seen = width / attended.of;
+        let seen = attended.index * seen..(attended.index + 1) * seen;
         Self {
-            ids: Tensor::from_slice(&ids).view([batch.len() as i64, width as i64]),
+            ids: of_part(&Tensor::from_slice(&ids).view([lines as i64, width as i64])),
+            positions: Tensor::arange_start(seen.start as i64, seen.end as i64, (Kind::Float, Device::Cpu))
+                .unsqueeze(0),
             targets,
             places: Tensor::from_slice(&places),
             labels: Tensor::from_slice(&labels).unsqueeze(1),
             recorded: experts.and_then(|experts| {
                 let of_rows: Vec<_> = batch.iter().map(|&row| rows[row].routing).collect();
-                experts.recorded(&of_rows, width)
+                experts.recorded(&of_rows, width).map(|recorded| of_part(&recorded))
             }),
         }
     }
@@ -292,4 +331,15 @@ impl Scatters<'_> {
 /// The same values as a leaf of a new graph.
 fn leaf(tensor: &Tensor) -> Tensor {
     tensor.detach().set_requires_grad(true)
+}
+
+/// The gradients of `output · gradient` by those of `inputs` that are leaves of its graph.
+fn partial(
+    output: &Tensor,
+    inputs: &[&Tensor],
+    gradient: &Tensor,
+) -> Result<Vec<Option<Tensor>>, TrainError> {
+    let leaves: Vec<&Tensor> = inputs.iter().copied().filter(|input| input.requires_grad()).collect();
+    let mut found = vjp(&[output], &leaves, &[gradient])?.into_iter();
+    Ok(inputs.iter().map(|input| if input.requires_grad() { found.next().flatten() } else { None }).collect())
 }

@@ -1,0 +1,341 @@
+//! Ranks that compute layers together: tensor, context and expert parallelism, each with shards and with each other.
+
+use super::experts::routing;
+use super::ranks::with_store;
+use super::tests::{LOSS, alone, gradient, in_kind, layout, optim, relative_difference, rows, segment};
+use super::*;
+use crate::mesh::Mesh;
+use molt_model::{Cut, Decoder};
+use proptest::prelude::*;
+use std::time::Duration;
+
+/// Sizes of a model of three layers, of which the second is dense, and the others too without experts.
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    hidden: usize,
+    head_dim: usize,
+    kv_heads: usize,
+    /// Query heads per key head.
+    groups: usize,
+    ffn: usize,
+    experts: usize,
+    is_tied: bool,
+}
+
+const MIXTURE: Sizes =
+    Sizes { hidden: 14, head_dim: 6, kv_heads: 2, groups: 2, ffn: 10, experts: 4, is_tied: true };
+const DENSE: Sizes = Sizes { experts: 0, kv_heads: 4, groups: 1, is_tied: false, ..MIXTURE };
+
+impl Sizes {
+    fn decoder(self) -> Decoder {
+        let Self { hidden, head_dim, kv_heads, groups, ffn, experts, is_tied } = self;
+        let (kind, heads) = (if experts > 0 { "qwen3_moe" } else { "qwen3" }, kv_heads * groups);
+        let mixture = match experts {
+            0 => String::new(),
+            experts => format!(
+                r#", "num_experts": {experts}, "num_experts_per_tok": 2, "moe_intermediate_size": 5,
+                "mlp_only_layers": [1], "norm_topk_prob": true"#
+            ),
+        };
+        let config = format!(
+            r#"{{"model_type": "{kind}", "vocab_size": 61, "hidden_size": {hidden}, "intermediate_size": {ffn},
+            "head_dim": {head_dim}, "num_hidden_layers": 3, "num_attention_heads": {heads},
+            "num_key_value_heads": {kv_heads}, "max_position_embeddings": 128, "initializer_range": 0.3,
+            "tie_word_embeddings": {is_tied} {mixture}}}"#
+        );
+        Decoder::random(Config::parse(&config).expect("a valid configuration"), 7)
+    }
+
+    fn double(self) -> Decoder {
+        in_kind(Kind::Double, self.decoder())
+    }
+}
+
+/// Ranks, and how many of them share heads, rows and experts.
+const fn mesh(ranks: usize, tensor: usize, context: usize, expert: usize) -> Mesh {
+    Mesh { ranks, tensor, context, expert }
+}
+
+/// Each of the three at 2 on 2 and on 4 ranks, their pairs at 2 each, all of them at 2, and each at 3 and at 4.
+const MESHES: [Mesh; 17] = [
+    mesh(2, 2, 1, 1),
+    mesh(2, 1, 2, 1),
+    mesh(2, 1, 1, 2),
+    mesh(4, 2, 1, 1),
+    mesh(4, 1, 2, 1),
+    mesh(4, 1, 1, 2),
+    mesh(4, 2, 2, 1),
+    mesh(4, 2, 1, 2),
+    mesh(4, 1, 2, 2),
+    mesh(4, 2, 2, 2),
+    mesh(2, 1, 2, 2),
+    mesh(3, 3, 1, 1),
+    mesh(3, 1, 3, 1),
+    mesh(3, 1, 1, 3),
+    mesh(4, 4, 1, 1),
+    mesh(4, 1, 4, 1),
+    mesh(4, 1, 1, 4),
+];
+
+/// The mesh that settings for it make, of a model.
+fn divided(mesh: Mesh, config: &Config) -> Result<Mesh, TrainError> {
+    let Mesh { ranks, tensor, context, expert } = mesh;
+    let fsdp = Fsdp {
+        tensor_parallel: tensor,
+        context_parallel: context,
+        expert_parallel: expert,
+        ..Fsdp::default()
+    };
+    Mesh::new(ranks, &fsdp, config)
+}
+
+/// Runs `body` as every rank of a mesh, each on a thread of its own.
+fn meshed<T: Send>(mesh: Mesh, body: impl Fn(Groups) -> T + Sync) -> Vec<T> {
+    with_store(mesh.ranks, |store, all| {
+        let join =
+            |name: &str, place| Group::gloo(store, name, place, (None, true), Duration::from_secs(120));
+        body(Groups::join(mesh, all, join).expect("all ranks come"))
+    })
+}
+
+fn part(weights: impl Into<Weights>, groups: Groups, optim: &Optim, layout: Layout) -> Learner {
+    Learner::part(weights.into(), Some(groups), optim, 20, layout, 0.7).expect("settings that fit")
+}
+
+/// What this learner holds and trains of a whole gradient, as [`gradient`] orders both.
+fn own(learner: &Learner, decoder: Decoder, whole: &[f64]) -> Vec<f64> {
+    let (rank, mesh) = learner.shards.place();
+    let trained: Vec<String> =
+        learner.shards.parameters(&learner.network).into_iter().map(|parameter| parameter.name).collect();
+    let shapes = decoder.into_parts().1;
+    let (mut own, mut start) = (Vec::new(), 0);
+    for name in learner.network.units().into_iter().flat_map(|unit| learner.network.names(unit)) {
+        let shape = shapes[&name].size();
+        let elements = shape.iter().product::<i64>() as usize;
+        let mut held = Tensor::from_slice(&whole[start..start + elements]).view(shape.as_slice());
+        start += elements;
+        for (dim, range) in mesh.held(rank, Cut::of(&name), &shape).0.into_iter().enumerate() {
+            held = held.narrow(dim as i64, range.start, range.end - range.start);
+        }
+        if trained.contains(&name) {
+            own.extend(Vec::<f64>::try_from(held.reshape([-1])).expect("float64"));
+        }
+    }
+    own
+}
+
+/// With those of the patterns that are in a name of this network.
+fn frozen(patterns: &[&str], network: &Network) -> Optim {
+    let names: Vec<String> = network.units().into_iter().flat_map(|unit| network.names(unit)).collect();
+    let fits = |pattern: &&&str| names.iter().any(|name| name.contains(**pattern));
+    let freeze = patterns.iter().filter(fits).map(|pattern| (*pattern).to_owned()).collect();
+    Optim { freeze, ..optim() }
+}
+
+/// Nothing; the bottom; all but the matrices of heads and experts, which then are all that is differentiated.
+const FROZEN: [&[&str]; 4] = [
+    &[],
+    &["embed_tokens", "layers.0."],
+    &["embed_tokens", "norm", "mlp.gate.", "layers.1"],
+    &["embed_tokens", "norm", "mlp.gate.", "self_attn", "lm_head"],
+];
+
+fn sizes() -> impl Strategy<Value = (usize, [usize; 6], bool)> {
+    let sizes = (3_usize..9, 1_usize..4, 1_usize..3, 1_usize..4, 1_usize..6, 0_usize..4);
+    (0..MESHES.len(), sizes.prop_map(|(a, b, c, d, e, f)| [a, b, c, d, e, f]), any::<bool>())
+}
+
+proptest! {
+    #![proptest_config(super::tests::config(40))]
+
+    /// In float64 nothing is left of how ranks divide the work but rounding: loss, counts, and what each holds of the
+    /// gradient. Rows rarely divide by the parts of a sequence, parameters rarely by the ranks that hold them, and
+    /// there may be fewer rows than teams. Some rollouts say where their tokens went.
+    #[test]
+    fn the_gradient_is_that_of_one_process(
+        (at, [hidden, head_dim, kv_heads, groups, ffn, experts], is_tied) in sizes(),
+        shapes in super::tests::shapes(), budget in 1_usize..120, keep_layers in 0_usize..4,
+        patterns in prop::sample::select(FROZEN.to_vec()),
+    ) {
+        let mesh = MESHES[at];
+        let experts = if mesh.expert > 1 { mesh.expert * experts.max(1) } else { experts * 2 };
+        let sizes = Sizes {
+            hidden: 2 * hidden + 1,
+            head_dim: 2 * head_dim,
+            kv_heads: mesh.tensor * kv_heads,
+            groups,
+            ffn: mesh.tensor * ffn,
+            experts,
+            is_tied,
+        };
+        let mut segments: Vec<_> = shapes.iter().map(|&(salt, p, a, b, c)| segment(salt, [p, a, b, c])).collect();
+        for ((segment, _), &(salt, ..)) in segments.iter_mut().zip(&shapes).filter(|_| experts > 0) {
+            if salt % 2 == 0 {
+                let version = segment.actions().last().map_or(0, |action| action.version.0);
+                segment.record_routing(routing(salt, version, segment.tokens().len() - 1, experts as u16));
+            }
+        }
+        let one = alone(sizes.double(), layout(100_000));
+        let expected = one.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
+        let whole = gradient(&one);
+        let layout = Layout { keep_layers, ..layout(budget) };
+        let settings = frozen(patterns, &one.network);
+        let found = meshed(mesh, |groups| {
+            let learner = part(sizes.double(), groups, &settings, layout);
+            let sums = learner.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
+            (sums, relative_difference(&gradient(&learner), &own(&learner, sizes.double(), &whole)))
+        });
+        for (sums, difference) in found {
+            prop_assert!((sums.loss - expected.loss).abs() <= 1e-12 * expected.loss.abs().max(1.0));
+            prop_assert_eq!((sums.tokens, sums.on_policy), (expected.tokens, expected.on_policy));
+            prop_assert!((sums.gap_max - expected.gap_max).abs() <= 1e-12);
+            prop_assert!(difference <= 1e-10, "{:?}: gradients differ by {:e}", mesh, difference);
+        }
+    }
+}
+
+/// Every parameter, flat.
+fn flat(parameters: &[(String, Tensor)]) -> Vec<f64> {
+    let values = parameters.iter().map(|(_, tensor)| tensor.flatten(0, -1).to_kind(Kind::Double));
+    values.flat_map(|tensor| Vec::<f64>::try_from(tensor).expect("float64")).collect()
+}
+
+/// A dense model whose adapter does something.
+fn adapted() -> Weights {
+    let weights = Weights::from(DENSE.decoder()).with_adapter(3, 6.0, &[], 5).expect("an adapter");
+    for (name, shape) in weights.shapes().iter().filter(|(name, _)| name.ends_with("lora_B.weight")) {
+        let mut b = weights.rows(name, 0..shape[0]).expect("in memory");
+        let values = Tensor::arange(shape.iter().product::<i64>(), (b.kind(), b.device())).sin() * 0.1;
+        b.copy_(&values.view(shape.as_slice()));
+    }
+    weights
+}
+
+/// In float32, in which runs compute, with the bounds that a user is promised: 1e-5 of the gradient's norm, and 1e-4 of
+/// the weights after 20 steps, which every rank has whole when it asks for them.
+#[test]
+fn twenty_steps_end_at_the_same_weights() {
+    let segments: Vec<_> = (0..7).map(|n| segment(n, [3 + n, 4, n % 3, 5])).collect();
+    let train = |mut learner: Learner| {
+        let first = learner.policy_step(&rows(&segments), &LOSS).expect("a step");
+        for _ in 1..20 {
+            learner.policy_step(&rows(&segments), &LOSS).expect("a step");
+        }
+        (first, flat(&learner.parameters().expect("all ranks are here")))
+    };
+    let dense = || Weights::from(DENSE.decoder());
+    let mixture = || Weights::from(MIXTURE.decoder());
+    let cases: [(&(dyn Fn() -> Weights + Sync), &[Mesh]); 3] =
+        [(&dense, &MESHES), (&mixture, &MESHES), (&adapted, &[mesh(4, 2, 2, 1)])];
+    for (start, meshes) in cases {
+        let model = start().into_network();
+        let divides = |mesh: &&Mesh| divided(**mesh, model.config()).is_ok();
+        let one = Learner::part(start(), None, &optim(), 20, layout(40), 0.7).expect("in memory");
+        let ((expected, update), weights) = train(one);
+        for &mesh in meshes.iter().filter(divides) {
+            let layout = Layout { keep_layers: mesh.ranks % 3, ..layout(30) };
+            let found = meshed(mesh, |groups| train(part(start(), groups, &optim(), layout)));
+            for ((sums, own_update), own_weights) in &found {
+                assert!((sums.loss - expected.loss).abs() <= 1e-5 * expected.loss.abs(), "{sums:?}");
+                assert!((own_update.grad_norm / update.grad_norm - 1.0).abs() <= 1e-5);
+                let difference = relative_difference(own_weights, &weights);
+                assert!(difference <= 1e-4, "{mesh:?}: weights differ by {difference:e}");
+            }
+            assert!(found.iter().all(|(_, own)| own == &found[0].1), "ranks disagree on the weights");
+        }
+    }
+}
+
+/// A checkpoint of one division of the work is gone on from in another: weights and moments are those that were saved,
+/// bit by bit, and so the next step is the same but for rounding.
+#[test]
+fn a_checkpoint_fits_any_division_of_the_work() {
+    let segments: Vec<_> = (0..5).map(|n| segment(n, [3 + n, 4, n % 3, 5])).collect();
+    let step = |learner: &mut Learner| learner.policy_step(&rows(&segments), &LOSS).expect("a step");
+    let dir = tempfile::tempdir().expect("a directory");
+    let meshes = [mesh(4, 2, 1, 2), mesh(3, 1, 3, 1), mesh(2, 2, 1, 1), mesh(4, 1, 2, 4), mesh(1, 1, 1, 1)];
+    let mut alone = alone(MIXTURE.decoder(), layout(40));
+    let mut expected = Vec::new();
+    for _ in 0..=meshes.len() {
+        step(&mut alone);
+        expected.push(flat(&alone.parameters().expect("alone")));
+    }
+    let path = |nth: usize| dir.path().join(nth.to_string());
+    for (nth, mesh) in meshes.into_iter().enumerate() {
+        let found = meshed(mesh, |groups| {
+            let mut learner = part(MIXTURE.decoder(), groups, &optim(), layout(30));
+            if let Some(last) = nth.checked_sub(1) {
+                learner.restore(&path(last), meshes[last], nth as u64).expect("a checkpoint");
+            }
+            let before = flat(&learner.parameters().expect("all ranks are here"));
+            step(&mut learner);
+            learner.save(&path(nth)).expect("room for it");
+            (before, flat(&learner.parameters().expect("all ranks are here")))
+        });
+        for (before, after) in found {
+            if let Some(last) = nth.checked_sub(1) {
+                assert!(relative_difference(&before, &expected[last]) <= 1e-6, "{mesh:?}");
+            }
+            assert!(relative_difference(&after, &expected[nth]) <= 1e-5, "{mesh:?}");
+        }
+    }
+}
+
+#[test]
+fn what_does_not_divide_is_refused_with_the_arithmetic() {
+    let configs = [DENSE, MIXTURE].map(|sizes| sizes.decoder().config().clone());
+    let refused =
+        |config: &Config, ranks, [tensor_parallel, context_parallel, expert_parallel]: [usize; 3]| {
+            let fsdp = Fsdp { tensor_parallel, context_parallel, expert_parallel, ..Fsdp::default() };
+            Mesh::new(ranks, &fsdp, config).map_err(|error| error.to_string())
+        };
+    let [dense, mixture] = &configs;
+    assert_eq!(divided(mesh(8, 2, 2, 4), mixture).expect("it divides"), mesh(8, 2, 2, 4));
+    for (config, ranks, [tensor, context, expert], start) in [
+        (
+            dense,
+            6,
+            [2, 2, 1],
+            "fsdp.tensor_parallel 2 times fsdp.context_parallel 2 is 4, and 6 ranks do not divide",
+        ),
+        (
+            dense,
+            1,
+            [1, 2, 1],
+            "fsdp.tensor_parallel 1 times fsdp.context_parallel 2 is 2, and 1 ranks do not divide",
+        ),
+        (
+            dense,
+            3,
+            [3, 1, 1],
+            "fsdp.tensor_parallel is 3, and the num_attention_heads of the model do not divide by \
+                               it: 4 = 3 x 1 + 1",
+        ),
+        (
+            mixture,
+            4,
+            [4, 1, 1],
+            "fsdp.tensor_parallel is 4, and the num_key_value_heads of the model do not divide by \
+                                 it: 2 = 4 x 0 + 2",
+        ),
+        (
+            dense,
+            4,
+            [4, 1, 1],
+            "fsdp.tensor_parallel is 4, and the intermediate_size of the model do not divide by \
+                               it: 10 = 4 x 2 + 2",
+        ),
+        (dense, 2, [1, 1, 2], "fsdp.expert_parallel is 2, and this model has no experts"),
+        (
+            mixture,
+            3,
+            [1, 1, 3],
+            "fsdp.expert_parallel is 3, and the experts of a layer do not divide by it: 4 = 3 x 1 \
+                                 + 1",
+        ),
+        (mixture, 3, [1, 1, 2], "fsdp.expert_parallel is 2, and 3 ranks do not divide by it"),
+    ] {
+        let said = divided(mesh(ranks, tensor, context, expert), config).expect_err(start).to_string();
+        assert!(said.starts_with(start), "{said}");
+    }
+}
