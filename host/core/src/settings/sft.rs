@@ -1,6 +1,6 @@
 //! Settings of supervised fine-tuning.
 
-use super::{BadRow, Ckpt, Fsdp, Model, Optim, Run};
+use super::{BadRow, Ckpt, Fsdp, Lora, Model, Optim, Run};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -16,6 +16,7 @@ pub struct SftSettings {
     pub eval: SftEval,
     pub fsdp: Fsdp,
     pub optim: Optim,
+    pub lora: Lora,
     pub ckpt: Ckpt,
 }
 

@@ -79,6 +79,12 @@ impl Learner {
         loss: &mut impl FnMut(&[Target], &Tensor) -> Tensor,
     ) -> Result<(), TrainError> {
         let layers = self.network.config().num_hidden_layers;
+        let learns = |unit: Unit| self.shards.trained(unit).any(|is_trained| is_trained);
+        // Below the lowest trained unit nothing is differentiated.
+        let lowest = match learns(Unit::Embedding) {
+            true => 0,
+            false => (0..layers).find(|&layer| learns(Unit::Layer(layer))).unwrap_or(layers),
+        };
         let is_kept = |layer: usize| layer + self.layout.keep_layers.min(layers) >= layers;
         let rotation = batch.map(|batch| {
             let tokens = batch.ids.size()[1];
@@ -99,7 +105,7 @@ impl Learner {
                 self.shards.gather(if layer + 1 < layers { Unit::Layer(layer + 1) } else { Unit::Head })?;
             let Some((input, (_, rotation))) = x.take().zip(run) else { continue };
             let recorded = recorded(layer);
-            let (experts, graph) = if is_kept(layer) {
+            let (experts, graph) = if layer >= lowest && is_kept(layer) {
                 let graph = self.graph(layer, parameters, &input, rotation, recorded.as_ref());
                 x = Some(graph.1.detach());
                 (None, Some(graph))
@@ -110,7 +116,9 @@ impl Learner {
                 x = Some(output);
                 (routed.map(|routed| routed.experts), None)
             };
-            kept.push(Kept { input, experts, graph });
+            if layer >= lowest {
+                kept.push(Kept { input, experts, graph });
+            }
         }
 
         let mut scatters = Scatters { shards: &self.shards, last: None };
@@ -118,12 +126,12 @@ impl Learner {
 
         let again = |layer: Option<usize>| {
             layer
-                .filter(|&layer| !is_kept(layer))
+                .filter(|&layer| layer >= lowest && !is_kept(layer))
                 .map(|layer| self.shards.gather(Unit::Layer(layer)))
                 .transpose()
         };
         let mut next = again(layers.checked_sub(1))?;
-        for layer in (0..layers).rev() {
+        for layer in (lowest..layers).rev() {
             let gathered = next.take().map(Gathering::wait).transpose()?;
             next = again(layer.checked_sub(1))?;
             let gradients = match (kept.pop(), g.take(), run) {
@@ -136,7 +144,7 @@ impl Learner {
                         (None, None) => unreachable!("a layer was kept or is gathered again"),
                     };
                     let inputs: Vec<&Tensor> = std::iter::once(&input).chain(&parameters).collect();
-                    let mut found = vjp(&[&output], &inputs, &[&gradient])?;
+                    let mut found = partial(&output, &inputs, &gradient)?;
                     let own = found.split_off(1);
                     g = found.pop().flatten();
                     own
@@ -145,7 +153,7 @@ impl Learner {
             };
             scatters.start(Unit::Layer(layer), &gradients)?;
         }
-        let embedding = run.zip(g).map(|((batch, _), gradient)| {
+        let embedding = run.zip(g).filter(|_| learns(Unit::Embedding)).map(|((batch, _), gradient)| {
             let vocabulary = self.network.config().vocab_size as i64;
             Tensor::embedding_dense_backward(&gradient, &batch.ids, vocabulary, -1, false)
         });
@@ -153,7 +161,7 @@ impl Learner {
         scatters.finish()
     }
 
-    /// A layer's parameters and output, with the graph between; `input` becomes a leaf of it.
+    /// A layer's parameters and output, with the graph between; `input` and what is trained become leaves of it.
     fn graph(
         &self,
         layer: usize,
@@ -163,9 +171,15 @@ impl Learner {
         experts: Option<&Tensor>,
     ) -> (Vec<Tensor>, Tensor) {
         let _ = input.set_requires_grad(true);
-        let parameters: Vec<Tensor> = parameters.iter().map(leaf).collect();
+        let parameters = self.leaves(Unit::Layer(layer), parameters);
         let (output, _) = self.network.layer(layer, &parameters, input, rotation, experts);
         (parameters, output)
+    }
+
+    /// The parameters of a unit, of which the trained ones are leaves of a graph.
+    fn leaves(&self, unit: Unit, parameters: Vec<Tensor>) -> Vec<Tensor> {
+        let of = |(tensor, is_trained)| if is_trained { leaf(&tensor) } else { tensor };
+        parameters.into_iter().zip(self.shards.trained(unit)).map(of).collect()
     }
 
     /// Last norm, logits and loss of the hidden states `[B, T, d]`. Gives back the gradient by them.
@@ -177,17 +191,19 @@ impl Learner {
         loss: &mut impl FnMut(&[Target], &Tensor) -> Tensor,
     ) -> Result<Option<Tensor>, TrainError> {
         let is_tied = self.network.config().tie_word_embeddings;
-        let mut parameters = unit.wait()?;
+        let mut parameters = self.leaves(Unit::Head, unit.wait()?);
         if is_tied {
-            parameters.extend(self.shards.gather(Unit::Embedding)?.wait()?);
+            let embedding = self.shards.gather(Unit::Embedding)?.wait()?;
+            parameters.extend(self.leaves(Unit::Embedding, embedding));
         }
         let (mut gradients, mut gradient) = (vec![None, None], None);
         if let Some((hidden, batch)) = batch {
             let flat = hidden.flatten(0, 1);
-            let [input, norm] = [leaf(&flat.index_select(0, &batch.places)), leaf(&parameters[0])];
-            let normed = self.network.norm(&norm, &input);
-            let (by_normed, by_head) = self.logits(&normed.detach(), &parameters[1], batch, loss)?;
-            let mut found = vjp(&[&normed], &[&input, &norm], &[&by_normed])?;
+            let [norm, head] = [&parameters[0], &parameters[1]];
+            let input = leaf(&flat.index_select(0, &batch.places));
+            let normed = self.network.norm(norm, &input);
+            let (by_normed, by_head) = self.logits(&normed.detach(), head, batch, loss)?;
+            let mut found = partial(&normed, &[&input, norm], &by_normed)?;
             gradients = vec![found.pop().flatten(), by_head];
             let by_input = found.pop().flatten().unwrap_or_else(|| input.zeros_like());
             let g = flat.zeros_like().index_copy(0, &batch.places, &by_input);
@@ -230,11 +246,13 @@ impl Learner {
             let found = vjp(&[&value], &[&own], &[&value.ones_like()])?.pop().flatten();
             let by_own = (found.unwrap_or_else(|| own.zeros_like()) / self.temperature).unsqueeze(1);
             let by_logits = logprobs.exp_().g_mul_(&by_own.neg()).scatter_add_(1, &labels, &by_own);
-            parts.push(by_logits.matmul(head));
-            by_head = Some(match by_head {
-                None => by_logits.tr().matmul(&input),
-                Some(mut sum) => Tensor::addmm_(&mut sum, &by_logits.tr(), &input),
-            });
+            tch::no_grad(|| parts.push(by_logits.matmul(head)));
+            if head.requires_grad() {
+                by_head = Some(match by_head {
+                    None => by_logits.tr().matmul(&input),
+                    Some(mut sum) => Tensor::addmm_(&mut sum, &by_logits.tr(), &input),
+                });
+            }
         }
         Ok((Tensor::cat(&parts, 0), by_head))
     }
@@ -292,4 +310,15 @@ impl Scatters<'_> {
 /// The same values as a leaf of a new graph.
 fn leaf(tensor: &Tensor) -> Tensor {
     tensor.detach().set_requires_grad(true)
+}
+
+/// The gradients of `output · gradient` by those of `inputs` that are leaves of its graph.
+fn partial(
+    output: &Tensor,
+    inputs: &[&Tensor],
+    gradient: &Tensor,
+) -> Result<Vec<Option<Tensor>>, TrainError> {
+    let leaves: Vec<&Tensor> = inputs.iter().copied().filter(|input| input.requires_grad()).collect();
+    let mut found = vjp(&[output], &leaves, &[gradient])?.into_iter();
+    Ok(inputs.iter().map(|input| if input.requires_grad() { found.next().flatten() } else { None }).collect())
 }
