@@ -43,7 +43,12 @@ fn ranks_learn_what_one_process_learns() {
     let (expected, _) = run("1", &[]);
     assert_eq!(expected.len(), 2 * 6);
     // Three ranks share the two layers and the uneven vocabulary, and keep the graph of one layer.
-    for (nproc, more) in [("2", &["--fsdp.keep_layers", "0"]), ("3", &["--fsdp.keep_layers", "1"])] {
+    // Of four, two share the tokens of a row and two the heads.
+    for (nproc, more) in [
+        ("2", &["--fsdp.keep_layers", "0"][..]),
+        ("3", &["--fsdp.keep_layers", "1"]),
+        ("4", &["--fsdp.context_parallel", "2", "--fsdp.tensor_parallel", "2"]),
+    ] {
         let (found, said) = run(nproc, more);
         agree(&found, &expected);
         assert!(said.contains(&format!("ranks     rank 0 of {nproc} at 127.0.0.1:")), "{said}");

@@ -76,29 +76,38 @@ impl Ranks {
         let serve = env.rank == 0 && !env.store_is_served;
         let store =
             if serve { Store::serve(addr, port, timeout) } else { Store::connect(addr, port, timeout) }?;
+        // What ranks that were lost have left in the store is not for those that take their place.
+        let prefix = format!("molt/{}/", env.restarts);
+        let store = store.within(&prefix);
         let device = (fsdp.interface.as_deref(), env.is_local());
         let mesh = Mesh::new(env.size, fsdp, weights.network().config())?;
-        let join = |name: &str, place| Group::gloo(&store, name, place, device, timeout);
-        let group = join("molt", (env.rank, env.size))?;
+        let place = (env.rank, env.size);
+        let group = Group::gloo(&store, &prefix, place, device, timeout)?;
         let own = [settings.to_owned(), weights.fingerprint()?];
         for (what, own) in ["settings", "weights"].into_iter().zip(own) {
-            let key = format!("molt/{what}");
             if env.rank == 0 {
-                store.set(&key, own.as_bytes())?;
-            } else if store.get(&key)? != own.as_bytes() {
+                store.set(what, own.as_bytes())?;
+            } else if store.get(what)? != own.as_bytes() {
                 return Err(TrainError::RanksDiffer { rank: env.rank, what });
             }
         }
         // Only when all agree does any go on.
         let agreed = tch::Tensor::from(1_i64);
         let _ = group.all_reduce(&agreed, molt_torch::Reduce::Sum)?.wait()?;
-        let groups = Groups::join(mesh, group, join)?;
+        let groups = Groups::join(mesh, group, |name, place| {
+            Group::gloo(&store, &format!("{prefix}{name}"), place, device, timeout)
+        })?;
         store.set_timeout(PATIENCE);
         let (rank, size) = (env.rank, env.size);
-        heartbeat::start(Store::connect(addr, store.port(), timeout)?, rank, timeout, move || {
-            eprintln!("error: rank 0 of {size} does not answer any more: rank {rank} ends");
-            std::process::exit(1);
-        });
+        heartbeat::start(
+            Store::connect(addr, store.port(), timeout)?.within(&prefix),
+            rank,
+            timeout,
+            move || {
+                eprintln!("error: rank 0 of {size} does not answer any more: rank {rank} ends");
+                std::process::exit(1);
+            },
+        );
         Ok(Self { groups, orders: Orders { store, next: 0, rank, size } })
     }
 }
@@ -135,5 +144,5 @@ impl Orders {
 }
 
 fn key(number: u64) -> String {
-    format!("molt/order/{number}")
+    format!("order/{number}")
 }

@@ -2,7 +2,7 @@
 
 use super::ranks::{own, ranks};
 use super::tests::{
-    LOSS, alone, by_definition, gradient, in_kind, layout, optim, relative_difference, rows, segment,
+    LOSS, alone, by_definition, converted, gradient, layout, optim, relative_difference, rows, segment,
 };
 use super::*;
 use crate::optim::Parameter;
@@ -23,7 +23,7 @@ fn decoder(experts: usize, per_token: usize, normalised: bool) -> Decoder {
 }
 
 fn double(normalised: bool) -> Decoder {
-    in_kind(Kind::Double, decoder(5, 2, normalised))
+    converted(decoder(5, 2, normalised), Kind::Double)
 }
 
 /// By weights of `version`, experts below `below`: two different ones in each of two layers, as `salt` says.

@@ -2,7 +2,7 @@
 
 use super::experts::routing;
 use super::ranks::with_store;
-use super::tests::{LOSS, alone, gradient, in_kind, layout, optim, relative_difference, rows, segment};
+use super::tests::{LOSS, alone, converted, gradient, layout, optim, relative_difference, rows, segment};
 use super::*;
 use crate::mesh::Mesh;
 use molt_model::{Cut, Decoder};
@@ -47,7 +47,7 @@ impl Sizes {
     }
 
     fn double(self) -> Decoder {
-        in_kind(Kind::Double, self.decoder())
+        converted(self.decoder(), Kind::Double)
     }
 }
 
@@ -226,14 +226,12 @@ fn twenty_steps_end_at_the_same_weights() {
     let dense = || Weights::from(DENSE.decoder());
     let mixture = || Weights::from(MIXTURE.decoder());
     let cases: [(&(dyn Fn() -> Weights + Sync), &[Mesh]); 3] =
-        [(&dense, &MESHES), (&mixture, &MESHES), (&adapted, &[mesh(4, 2, 2, 1)])];
+        [(&mixture, &MESHES[..10]), (&dense, &[mesh(4, 2, 2, 1)]), (&adapted, &[mesh(4, 2, 2, 1)])];
     for (start, meshes) in cases {
-        let model = start().into_network();
-        let divides = |mesh: &&Mesh| divided(**mesh, model.config()).is_ok();
         let one = Learner::part(start(), None, &optim(), 20, layout(40), 0.7).expect("in memory");
         let ((expected, update), weights) = train(one);
-        for &mesh in meshes.iter().filter(divides) {
-            let layout = Layout { keep_layers: mesh.ranks % 3, ..layout(30) };
+        for &mesh in meshes {
+            let layout = Layout { keep_layers: mesh.ranks % 3, ..layout(60) };
             let found = meshed(mesh, |groups| train(part(start(), groups, &optim(), layout)));
             for ((sums, own_update), own_weights) in &found {
                 assert!((sums.loss - expected.loss).abs() <= 1e-5 * expected.loss.abs(), "{sums:?}");
@@ -246,8 +244,8 @@ fn twenty_steps_end_at_the_same_weights() {
     }
 }
 
-/// A checkpoint of one division of the work is gone on from in another: weights and moments are those that were saved,
-/// bit by bit, and so the next step is the same but for rounding.
+/// A checkpoint of one division of the work is gone on from in another: weights are those that were saved, bit by bit,
+/// and with the moments too the next step is the same but for rounding.
 #[test]
 fn a_checkpoint_fits_any_division_of_the_work() {
     let segments: Vec<_> = (0..5).map(|n| segment(n, [3 + n, 4, n % 3, 5])).collect();
@@ -256,10 +254,11 @@ fn a_checkpoint_fits_any_division_of_the_work() {
     let meshes = [mesh(4, 2, 1, 2), mesh(3, 1, 3, 1), mesh(2, 2, 1, 1), mesh(4, 1, 2, 4), mesh(1, 1, 1, 1)];
     let mut alone = alone(MIXTURE.decoder(), layout(40));
     let mut expected = Vec::new();
-    for _ in 0..=meshes.len() {
+    for _ in 0..meshes.len() {
         step(&mut alone);
         expected.push(flat(&alone.parameters().expect("alone")));
     }
+    let mut saved = flat(&MIXTURE.decoder().into_parts().1.into_iter().collect::<Vec<_>>());
     let path = |nth: usize| dir.path().join(nth.to_string());
     for (nth, mesh) in meshes.into_iter().enumerate() {
         let found = meshed(mesh, |groups| {
@@ -272,12 +271,11 @@ fn a_checkpoint_fits_any_division_of_the_work() {
             learner.save(&path(nth)).expect("room for it");
             (before, flat(&learner.parameters().expect("all ranks are here")))
         });
-        for (before, after) in found {
-            if let Some(last) = nth.checked_sub(1) {
-                assert!(relative_difference(&before, &expected[last]) <= 1e-6, "{mesh:?}");
-            }
-            assert!(relative_difference(&after, &expected[nth]) <= 1e-5, "{mesh:?}");
+        for (before, after) in &found {
+            assert!(*before == saved, "{mesh:?}");
+            assert!(relative_difference(after, &expected[nth]) <= 1e-5, "{mesh:?}");
         }
+        saved = found.into_iter().next().expect("a rank").1;
     }
 }
 

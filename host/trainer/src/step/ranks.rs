@@ -2,7 +2,7 @@
 
 use super::adapter::adapted;
 use super::tests::{
-    LOSS, alone, decoder, gradient, in_kind, layout, model, of_kind, optim, relative_difference, rows,
+    LOSS, alone, converted, decoder, gradient, layout, model, of_kind, optim, relative_difference, rows,
     segment,
 };
 use super::*;
@@ -35,7 +35,7 @@ pub(super) fn with_store<T: Send>(size: usize, body: impl Fn(&Store, Group) -> T
     })
 }
 
-/// The rows that this learner of `decoder` trains of a whole gradient, as [`gradient`] orders both.
+/// The rows that this learner trains of a whole gradient, as [`gradient`] orders both; of a model like `decoder`.
 pub(super) fn own(learner: &Learner, decoder: Decoder, whole: &[f64]) -> Vec<f64> {
     let ranks = learner.shards.ranks().expect("ranks");
     let (rank, size) = (ranks.rank(), ranks.size());
@@ -116,7 +116,7 @@ proptest! {
         patterns in prop::sample::select(FROZEN.to_vec()),
     ) {
         let segments: Vec<_> = shapes.iter().map(|&(salt, p, a, b, c)| segment(salt, [p, a, b, c])).collect();
-        let double = || in_kind(Kind::Double, model("0.3", is_tied));
+        let double = || converted(model("0.3", is_tied), Kind::Double);
         let one = alone(double(), layout(100_000));
         one.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
         let whole = gradient(&one);
@@ -124,7 +124,7 @@ proptest! {
         let found = ranks(size, |group| {
             let mut learner = part(double(), group, &freeze(patterns), layout);
             learner.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
-            let difference = relative_difference(&gradient(&learner), &own(&learner, double(), &whole));
+            let difference = relative_difference(&gradient(&learner), &own(&learner, model("0.3", learner.config().tie_word_embeddings), &whole));
             let update = learner.update().expect("a step");
             (difference, update.grad_norm, learner.parameters().expect("all ranks are here"))
         });
