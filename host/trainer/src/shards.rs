@@ -3,8 +3,8 @@
 //! Every parameter, or the slice of it that some ranks need, is cut on dimension 0 by itself: see [`Mesh::held`]. What
 //! a rank holds of one unit lies in one flat buffer, padded to the same length on all ranks, so that a unit is gathered
 //! by one collective and its gradient scattered by another; with tensor or expert parallelism, in one such buffer for
-//! each of the groups that share the slices. The padding is zero and stays zero. Frozen parameters lie behind the trained ones, and have neither
-//! gradient nor moments.
+//! each of the groups that share slices. The padding is zero and stays zero. Frozen parameters lie behind the trained
+//! ones, and have neither gradient nor moments.
 
 use crate::error::TrainError;
 use crate::mesh::{Groups, Holders, Mesh};

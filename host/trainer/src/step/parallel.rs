@@ -280,13 +280,23 @@ fn a_checkpoint_fits_any_division_of_the_work() {
 }
 
 #[test]
+fn the_loss_of_what_is_not_learnt_is_that_of_one_process() {
+    let segments: Vec<Segment> = (0..5).map(|n| segment(n, [3 + n, 4, n % 3, 5]).0).collect();
+    let targets = |segment: &Segment| segment.actions().iter().map(|action| action.position).collect();
+    let of = |segment| Row { tokens: Segment::tokens(segment), targets: targets(segment), routing: None };
+    let rows: Vec<Row<'_>> = segments.iter().map(of).collect();
+    let expected = alone(MIXTURE.double(), layout(100)).loss(&rows).expect("a loss");
+    for mesh in [mesh(4, 2, 2, 1), mesh(4, 1, 2, 2), mesh(3, 1, 3, 1)] {
+        let loss = |groups| part(MIXTURE.double(), groups, &optim(), layout(40)).loss(&rows).expect("a loss");
+        for found in meshed(mesh, loss) {
+            assert!((found - expected).abs() <= 1e-12 * expected, "{mesh:?}: {found} is not {expected}");
+        }
+    }
+}
+
+#[test]
 fn what_does_not_divide_is_refused_with_the_arithmetic() {
     let configs = [DENSE, MIXTURE].map(|sizes| sizes.decoder().config().clone());
-    let refused =
-        |config: &Config, ranks, [tensor_parallel, context_parallel, expert_parallel]: [usize; 3]| {
-            let fsdp = Fsdp { tensor_parallel, context_parallel, expert_parallel, ..Fsdp::default() };
-            Mesh::new(ranks, &fsdp, config).map_err(|error| error.to_string())
-        };
     let [dense, mixture] = &configs;
     assert_eq!(divided(mesh(8, 2, 2, 4), mixture).expect("it divides"), mesh(8, 2, 2, 4));
     for (config, ranks, [tensor, context, expert], start) in [
