@@ -25,6 +25,7 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
         return follower.run(env, &model, runtime.handle());
     }
     let path = wiring::run_dir(&settings.run, Some(&settings.ckpt), "sft")?;
+    model.has_experts_for("moe.router_aux_coef", settings.moe.router_aux_coef > 0.0)?;
     let context = model.context("sft.max_context", settings.sft.max_context)?;
     let file = settings.data.conversations.display();
     let conversations = conversations::load(&settings.data, &model.chat, context).or_user(

@@ -32,6 +32,8 @@ pub(crate) enum Order {
     Policy(Vec<(Segment, Vec<f32>)>),
     /// One step of maximum likelihood: tokens, and the positions of those that are learnt.
     Supervised(Vec<(Vec<Token>, Vec<usize>)>),
+    /// From now on the load-balancing loss has this weight.
+    Balance { coefficient: f64 },
     /// Gather all parameters.
     Parameters,
     /// Write this rank's part of a checkpoint.

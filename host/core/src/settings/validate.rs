@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The problems so far.
-type Found = Vec<Problem>;
+pub(super) type Found = Vec<Problem>;
 
 impl TrainSettings {
     /// Every problem of these settings; empty if they can be run.
@@ -28,6 +28,7 @@ impl TrainSettings {
         self.algo.check(&mut found);
         self.train.check(&mut found);
         self.fsdp.check(&mut found);
+        self.moe.check(&mut found);
         self.optim.check(&mut found);
         self.ckpt.check(&mut found);
         self.eval.check(&mut found);
@@ -94,6 +95,7 @@ impl SftSettings {
         context(&mut found, "sft.max_context", self.sft.max_context);
         maybe_count(&mut found, "sft.max_steps", self.sft.max_steps);
         self.fsdp.check(&mut found);
+        self.moe.check(&mut found);
         self.optim.check(&mut found);
         self.ckpt.check(&mut found);
         found
@@ -328,7 +330,7 @@ fn rate(found: &mut Found, key: &str, value: f64) {
 }
 
 /// Not a number and infinities are always refused.
-fn number(found: &mut Found, key: &str, value: f64, good: impl Fn(f64) -> bool, range: &str) {
+pub(super) fn number(found: &mut Found, key: &str, value: f64, good: impl Fn(f64) -> bool, range: &str) {
     if !value.is_finite() || !good(value) {
         say(found, key, format!("is {value}, but must be {range}"));
     }

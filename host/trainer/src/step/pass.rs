@@ -1,5 +1,6 @@
 //! Forward and backward: the chain of the model's units, walked there and back.
 
+use super::balance::Balance;
 use super::{Learner, Row, Target};
 use crate::error::TrainError;
 use crate::shards::{Gathering, Scattering, Shards};
@@ -10,9 +11,11 @@ use molt_torch::vjp;
 use tch::{Device, Kind, Tensor};
 
 /// Rows that go through the model together.
-struct MicroBatch {
+pub(super) struct MicroBatch {
     /// `[B, T]`
-    ids: Tensor,
+    pub(super) ids: Tensor,
+    /// `[B, T, 1]`: 1 for a token and 0 for padding.
+    pub(super) real: Tensor,
     targets: Vec<Target>,
     /// Of each target, the place in `B·T` of the token before it, and `[n, 1]` its own id.
     places: Tensor,
@@ -26,19 +29,27 @@ struct Kept {
     input: Tensor,
     /// Where its tokens went, if it has experts: computed again, they must go there again.
     experts: Option<Tensor>,
-    /// Its parameters and output, with the graph between.
-    graph: Option<(Vec<Tensor>, Tensor)>,
+    graph: Option<Graph>,
+}
+
+/// A layer's parameters and what it makes, with the graph between.
+struct Graph {
+    parameters: Vec<Tensor>,
+    output: Tensor,
+    /// `[B, T, E]`, of a layer with experts.
+    probabilities: Option<Tensor>,
 }
 
 impl Learner {
     /// Runs every row through the model and makes the gradient that of the sum of `loss`. `loss` gets targets and
     /// their log-probabilities, shape `[n]`, each target once over all ranks, and returns a scalar: their share of
-    /// a sum over all targets, however they are split.
+    /// a sum over all targets, however they are split. The load-balancing loss is added, and its value before the
+    /// coefficient comes back; 0 without one.
     pub(super) fn gradient(
         &self,
         rows: &[Row<'_>],
         mut loss: impl FnMut(&[Target], &Tensor) -> Tensor,
-    ) -> Result<(), TrainError> {
+    ) -> Result<f64, TrainError> {
         let experts = self.network.config().experts.as_ref();
         let fits = |routing: &Routing| experts.is_some_and(|experts| experts.holds(routing));
         if !rows.iter().all(|row| row.routing.is_none_or(fits)) {
@@ -53,31 +64,28 @@ impl Learner {
         let (rank, size) = self.shards.ranks().map_or((0, 1), |ranks| (ranks.rank(), ranks.size()));
         // Longest first, dealt in turn: at a time, the ranks have micro-batches of about the same size. One that
         // has none left still gathers and scatters with the others.
+        let own = |round: &[Vec<usize>]| {
+            let batch: Vec<usize> = round.get(rank)?.iter().map(|&index| trained[index]).collect();
+            Some(MicroBatch::new(rows, &lengths, &batch, experts))
+        };
+        let balance = self.balance(batches.chunks(size).map(own), lengths.iter().sum())?;
         for round in batches.chunks(size) {
-            let batch = round.get(rank).map(|batch| {
-                let batch: Vec<usize> = batch.iter().map(|&index| trained[index]).collect();
-                MicroBatch::new(rows, &lengths, &batch, experts)
-            });
-            self.pass(batch.as_ref(), &mut loss)?;
+            self.pass(own(round).as_ref(), balance.as_ref(), &mut loss)?;
         }
-        Ok(())
+        Ok(balance.map_or(0.0, |balance| balance.mean))
     }
 
     /// One forward and backward, whose gradient is added to what the shards have.
     fn pass(
         &self,
         batch: Option<&MicroBatch>,
+        balance: Option<&Balance>,
         loss: &mut impl FnMut(&[Target], &Tensor) -> Tensor,
     ) -> Result<(), TrainError> {
         let layers = self.network.config().num_hidden_layers;
         let is_kept = |layer: usize| layer + self.layout.keep_layers.min(layers) >= layers;
-        let rotation = batch.map(|batch| {
-            let tokens = batch.ids.size()[1];
-            self.network.rotation(&Tensor::arange(tokens, (Kind::Float, Device::Cpu)).unsqueeze(0))
-        });
+        let rotation = batch.map(|batch| self.rotation(batch));
         let run = batch.zip(rotation.as_ref());
-        let recorded =
-            |layer| self.network.config().experts.as_ref()?.of_layer(batch?.recorded.as_ref()?, layer);
 
         let embedding = self.shards.gather(Unit::Embedding)?.wait()?;
         let mut next = self.shards.gather(Unit::Layer(0))?;
@@ -88,11 +96,11 @@ impl Learner {
             let parameters = next.wait()?;
             next =
                 self.shards.gather(if layer + 1 < layers { Unit::Layer(layer + 1) } else { Unit::Head })?;
-            let Some((input, (_, rotation))) = x.take().zip(run) else { continue };
-            let recorded = recorded(layer);
+            let Some((input, (batch, rotation))) = x.take().zip(run) else { continue };
+            let recorded = self.recorded(batch, layer);
             let (experts, graph) = if is_kept(layer) {
                 let graph = self.graph(layer, parameters, &input, rotation, recorded.as_ref());
-                x = Some(graph.1.detach());
+                x = Some(graph.output.detach());
                 (None, Some(graph))
             } else {
                 let (output, routed) = tch::no_grad(|| {
@@ -118,8 +126,8 @@ impl Learner {
             let gathered = next.take().map(Gathering::wait).transpose()?;
             next = again(layer.checked_sub(1))?;
             let gradients = match (kept.pop(), g.take(), run) {
-                (Some(Kept { input, experts, graph }), Some(gradient), Some((_, rotation))) => {
-                    let (parameters, output) = match (graph, gathered) {
+                (Some(Kept { input, experts, graph }), Some(gradient), Some((batch, rotation))) => {
+                    let Graph { parameters, output, probabilities } = match (graph, gathered) {
                         (Some(graph), _) => graph,
                         (None, Some(parameters)) => {
                             self.graph(layer, parameters, &input, rotation, experts.as_ref())
@@ -127,7 +135,15 @@ impl Learner {
                         (None, None) => unreachable!("a layer was kept or is gathered again"),
                     };
                     let inputs: Vec<&Tensor> = std::iter::once(&input).chain(&parameters).collect();
-                    let mut found = vjp(&[&output], &inputs, &[&gradient])?;
+                    let (mut outputs, mut gradients) = (vec![&output], vec![&gradient]);
+                    let by_probabilities =
+                        probabilities.as_ref().zip(balance).map(|(probabilities, balance)| {
+                            let place = self.network.config().expert_layer(layer).unwrap_or(0);
+                            balance.by(probabilities, place, &batch.real)
+                        });
+                    outputs.extend(probabilities.as_ref().filter(|_| balance.is_some()));
+                    gradients.extend(&by_probabilities);
+                    let mut found = vjp(&outputs, &inputs, &gradients)?;
                     let own = found.split_off(1);
                     g = found.pop().flatten();
                     own
@@ -144,7 +160,18 @@ impl Learner {
         scatters.finish()
     }
 
-    /// A layer's parameters and output, with the graph between; `input` becomes a leaf of it.
+    /// The rotation of a micro-batch, of which every row begins at 0.
+    pub(super) fn rotation(&self, batch: &MicroBatch) -> Rotation {
+        let tokens = batch.ids.size()[1];
+        self.network.rotation(&Tensor::arange(tokens, (Kind::Float, Device::Cpu)).unsqueeze(0))
+    }
+
+    /// Where the tokens of a micro-batch are to go in this layer.
+    pub(super) fn recorded(&self, batch: &MicroBatch, layer: usize) -> Option<Tensor> {
+        self.network.config().experts.as_ref()?.of_layer(batch.recorded.as_ref()?, layer)
+    }
+
+    /// A layer over leaves of a new graph; `input` becomes one of them.
     fn graph(
         &self,
         layer: usize,
@@ -152,11 +179,11 @@ impl Learner {
         input: &Tensor,
         rotation: &Rotation,
         experts: Option<&Tensor>,
-    ) -> (Vec<Tensor>, Tensor) {
+    ) -> Graph {
         let _ = input.set_requires_grad(true);
         let parameters: Vec<Tensor> = parameters.iter().map(leaf).collect();
-        let (output, _) = self.network.layer(layer, &parameters, input, rotation, experts);
-        (parameters, output)
+        let (output, routed) = self.network.layer(layer, &parameters, input, rotation, experts);
+        Graph { parameters, output, probabilities: routed.map(|routed| routed.probabilities) }
     }
 
     /// Last norm, logits and loss of the hidden states `[B, T, d]`. Gives back the gradient by them.
@@ -235,13 +262,14 @@ impl MicroBatch {
     /// The rows of `batch`, the longest of which is first, padded on the right to its length.
     fn new(rows: &[Row<'_>], lengths: &[usize], batch: &[usize], experts: Option<&Experts>) -> Self {
         let width = lengths[batch[0]];
-        let mut ids = vec![0_i64; batch.len() * width];
+        let (mut ids, mut real) = (vec![0_i64; batch.len() * width], vec![0_f32; batch.len() * width]);
         let (mut targets, mut places, mut labels) = (Vec::new(), Vec::new(), Vec::new());
         for (line, &row) in batch.iter().enumerate() {
             let tokens = rows[row].tokens;
             for (id, &token) in ids[line * width..].iter_mut().zip(&tokens[..lengths[row]]) {
                 *id = i64::from(token);
             }
+            real[line * width..][..lengths[row]].fill(1.0);
             for (nth, &position) in rows[row].targets.iter().enumerate() {
                 targets.push(Target { row, nth });
                 places.push((line * width + position - 1) as i64);
@@ -250,6 +278,7 @@ impl MicroBatch {
         }
         Self {
             ids: Tensor::from_slice(&ids).view([batch.len() as i64, width as i64]),
+            real: Tensor::from_slice(&real).view([batch.len() as i64, width as i64, 1]),
             targets,
             places: Tensor::from_slice(&places),
             labels: Tensor::from_slice(&labels).unsqueeze(1),
