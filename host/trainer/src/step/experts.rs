@@ -255,7 +255,7 @@ fn with_replay_training_agrees_with_the_rollout_where_rounding_decides() {
         let decoder = decoder(6, 3, true);
         for (_, router) in decoder.parameters().iter().filter(|(name, _)| name.ends_with("mlp.gate.weight")) {
             for pair in [0, 2, 4] {
-                let _ = router.get(pair + 1).copy_(&(router.get(pair) * (1.0 + nudge)));
+                router.get(pair + 1).copy_(&(router.get(pair) * (1.0 + nudge)));
             }
         }
         decoder
