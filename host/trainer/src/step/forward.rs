@@ -28,7 +28,7 @@ impl Learner {
     fn forward(&self, batch: Option<&MicroBatch>) -> Result<f64, TrainError> {
         let _no_grad = tch::no_grad_guard();
         let layers = self.network.config().num_hidden_layers;
-        let rotation = batch.map(|batch| self.network.rotation(&batch.positions));
+        let rotation = batch.map(|batch| self.rotation(batch));
         let run = batch.zip(rotation.as_ref());
         let embedding = self.shards.gather(Unit::Embedding)?.wait()?;
         let mut next = self.shards.gather(Unit::Layer(0))?;

@@ -155,7 +155,7 @@ proptest! {
     fn the_gradient_is_that_of_one_process(
         (at, [hidden, head_dim, kv_heads, groups, ffn, experts], is_tied) in sizes(),
         shapes in super::tests::shapes(), budget in 1_usize..120, keep_layers in 0_usize..4,
-        patterns in prop::sample::select(FROZEN.to_vec()),
+        patterns in prop::sample::select(FROZEN.to_vec()), router_aux_coef in prop_oneof![Just(0.0), 0.01..1.0],
     ) {
         let mesh = MESHES[at];
         let experts = if mesh.expert > 1 { mesh.expert * experts.max(1) } else { experts * 2 };
@@ -175,19 +175,22 @@ proptest! {
                 segment.record_routing(routing(salt, version, segment.tokens().len() - 1, experts as u16));
             }
         }
-        let one = alone(sizes.double(), layout(100_000));
+        let mut one = alone(sizes.double(), layout(100_000));
+        one.router_aux_coef = router_aux_coef;
         let expected = one.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
         let whole = gradient(&one);
         let layout = Layout { keep_layers, ..layout(budget) };
         let settings = frozen(patterns, &one.network);
         let found = meshed(mesh, |groups| {
-            let learner = part(sizes.double(), groups, &settings, layout);
+            let mut learner = part(sizes.double(), groups, &settings, layout);
+            learner.router_aux_coef = router_aux_coef;
             let sums = learner.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
             (sums, relative_difference(&gradient(&learner), &own(&learner, sizes.double(), &whole)))
         });
         for (sums, difference) in found {
             prop_assert!((sums.loss - expected.loss).abs() <= 1e-12 * expected.loss.abs().max(1.0));
             prop_assert_eq!((sums.tokens, sums.on_policy), (expected.tokens, expected.on_policy));
+            prop_assert!((sums.balance - expected.balance).abs() <= 1e-12);
             prop_assert!((sums.gap_max - expected.gap_max).abs() <= 1e-12);
             prop_assert!(difference <= 1e-10, "{:?}: gradients differ by {:e}", mesh, difference);
         }
