@@ -26,6 +26,13 @@ pub struct Row<'a> {
     pub routing: Option<&'a Routing>,
 }
 
+impl<'a> Row<'a> {
+    /// A row of an order: tokens, and the positions of those that are learnt.
+    fn supervised((tokens, targets): &'a (Vec<Token>, Vec<usize>)) -> Self {
+        Self { tokens, targets: targets.clone(), routing: None }
+    }
+}
+
 /// A trained token: target `nth` of row `row` of the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Target {
@@ -98,6 +105,11 @@ impl PolicySums {
             balance: self.balance,
         })
     }
+}
+
+/// What an order has of rows.
+fn owned(rows: &[Row<'_>]) -> Vec<(Vec<Token>, Vec<usize>)> {
+    rows.iter().map(|row| (row.tokens.to_vec(), row.targets.clone())).collect()
 }
 
 /// The larger of two gaps; unlike `f64::max`, a NaN is the largest.
@@ -197,11 +209,12 @@ impl Learner {
                     learner.policy_step(&rows, loss)?;
                 }
                 Order::Supervised(rows) => {
-                    let rows: Vec<Row<'_>> = rows
-                        .iter()
-                        .map(|(tokens, at)| Row { tokens, targets: at.clone(), routing: None })
-                        .collect();
+                    let rows: Vec<Row<'_>> = rows.iter().map(Row::supervised).collect();
                     learner.supervised_step(&rows)?;
+                }
+                Order::Loss(rows) => {
+                    let rows: Vec<Row<'_>> = rows.iter().map(Row::supervised).collect();
+                    learner.loss(&rows)?;
                 }
                 // Only the leader keeps them; here no more than a unit is whole at a time.
                 Order::Parameters => {
@@ -303,9 +316,7 @@ impl Learner {
     /// # Errors
     /// If the gradient is not finite, or a rank is lost.
     pub fn supervised_step(&mut self, rows: &[Row<'_>]) -> Result<(f64, Update), TrainError> {
-        self.order(|| {
-            Order::Supervised(rows.iter().map(|row| (row.tokens.to_vec(), row.targets.clone())).collect())
-        })?;
+        self.order(|| Order::Supervised(owned(rows)))?;
         let tokens: usize = rows.iter().map(|row| row.targets.len()).sum();
         let mut mean = 0.0;
         self.gradient(rows, |_, logprobs| {
@@ -314,12 +325,12 @@ impl Learner {
             loss
         })
         .map_err(|error| self.explained(error))?;
-        let mean = sums(self.shards.ranks(), &[mean])?;
+        let mean = sums(self.shards.ranks(), &[mean]).map_err(|error| self.explained(error))?;
         Ok((mean[0], self.update()?))
     }
 
     fn update(&mut self) -> Result<Update, TrainError> {
-        self.optimiser.update(self.shards.ranks())
+        self.optimiser.update(self.shards.ranks()).map_err(|error| self.explained(error))
     }
 
     /// The gradient of the policy loss over all action tokens of `rows`.
@@ -370,6 +381,7 @@ impl Drop for Learner {
 mod balance;
 #[cfg(test)]
 mod experts;
+mod forward;
 pub(crate) mod part;
 mod pass;
 #[cfg(test)]

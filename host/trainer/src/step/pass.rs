@@ -18,8 +18,8 @@ pub(super) struct MicroBatch {
     pub(super) real: Tensor,
     targets: Vec<Target>,
     /// Of each target, the place in `B·T` of the token before it, and `[n, 1]` its own id.
-    places: Tensor,
-    labels: Tensor,
+    pub(super) places: Tensor,
+    pub(super) labels: Tensor,
     /// Where tokens are to go, as [`Experts::recorded`] makes it.
     recorded: Option<Tensor>,
 }
@@ -50,12 +50,23 @@ impl Learner {
         rows: &[Row<'_>],
         mut loss: impl FnMut(&[Target], &Tensor) -> Tensor,
     ) -> Result<f64, TrainError> {
+        let balance = self.balance(rows)?;
+        self.shards.zero_grad();
+        self.deal(rows, &mut |batch| self.pass(batch, balance.as_ref(), &mut loss))?;
+        Ok(balance.map_or(0.0, |balance| balance.mean))
+    }
+
+    /// Cuts rows into micro-batches and runs `each` with this rank's, one after the other: as often on every rank.
+    pub(super) fn deal(
+        &self,
+        rows: &[Row<'_>],
+        each: &mut impl FnMut(Option<&MicroBatch>) -> Result<(), TrainError>,
+    ) -> Result<(), TrainError> {
         let experts = self.network.config().experts.as_ref();
         let fits = |routing: &Routing| experts.is_some_and(|experts| experts.holds(routing));
         if !rows.iter().all(|row| row.routing.is_none_or(fits)) {
             return Err(TrainError::Routing);
         }
-        self.shards.zero_grad();
         // What follows the last target predicts nothing that is trained.
         let lengths: Vec<usize> = rows.iter().map(|row| row.targets.last().copied().unwrap_or(0)).collect();
         let trained: Vec<usize> = (0..rows.len()).filter(|&row| lengths[row] > 0).collect();
@@ -64,15 +75,14 @@ impl Learner {
         let (rank, size) = self.shards.ranks().map_or((0, 1), |ranks| (ranks.rank(), ranks.size()));
         // Longest first, dealt in turn: at a time, the ranks have micro-batches of about the same size. One that
         // has none left still gathers and scatters with the others.
-        let own = |round: &[Vec<usize>]| {
-            let batch: Vec<usize> = round.get(rank)?.iter().map(|&index| trained[index]).collect();
-            Some(MicroBatch::new(rows, &lengths, &batch, experts))
-        };
-        let balance = self.balance(batches.chunks(size).map(own), lengths.iter().sum())?;
         for round in batches.chunks(size) {
-            self.pass(own(round).as_ref(), balance.as_ref(), &mut loss)?;
+            let batch = round.get(rank).map(|batch| {
+                let batch: Vec<usize> = batch.iter().map(|&index| trained[index]).collect();
+                MicroBatch::new(rows, &lengths, &batch, experts)
+            });
+            each(batch.as_ref())?;
         }
-        Ok(balance.map_or(0.0, |balance| balance.mean))
+        Ok(())
     }
 
     /// One forward and backward, whose gradient is added to what the shards have.

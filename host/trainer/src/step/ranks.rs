@@ -44,7 +44,7 @@ pub(super) fn own(learner: &Learner, decoder: Decoder, whole: &[f64]) -> Vec<f64
     own
 }
 
-fn together(group: Group, kind: Kind, layout: Layout) -> Learner {
+pub(super) fn together(group: Group, kind: Kind, layout: Layout) -> Learner {
     Learner::part(of_kind(kind, "0.3").into(), Some(group), &optim(), 20, layout, 0.7).expect("in memory")
 }
 
