@@ -62,10 +62,14 @@ impl Model {
             .or_user(self.unusable(), "fetch the files again, or give another model.path")
     }
 
-    /// The weights to train, of which every rank reads its part.
-    pub(crate) fn policy(&self) -> Result<Weights, Stop> {
-        Weights::open(&self.path)
-            .or_user(self.unusable(), "fetch the files again, or give another model.path")
+    /// The weights to train, of which every rank reads its part, with an adapter if one is asked for.
+    pub(crate) fn policy(&self, lora: &settings::Lora, seed: u64) -> Result<Weights, Stop> {
+        let weights = Weights::open(&self.path)
+            .or_user(self.unusable(), "fetch the files again, or give another model.path")?;
+        let Some((rank, alpha)) = lora.size() else { return Ok(weights) };
+        weights
+            .with_adapter(rank, alpha, &lora.targets, seed)
+            .or_user("the adapter does not fit the model", "change lora.targets or lora.rank")
     }
 
     fn unusable(&self) -> String {

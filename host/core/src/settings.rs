@@ -6,6 +6,7 @@
 mod ckpt;
 mod command;
 mod keys;
+mod lora;
 mod moe;
 mod origin;
 mod overlay;
@@ -16,6 +17,7 @@ mod validate;
 pub use ckpt::{Change, Ckpt, changes};
 pub use command::{Problem, Settings, SettingsError};
 pub use keys::{ANY, Key, Kind, keys, nearest};
+pub use lora::Lora;
 pub use moe::Moe;
 pub use origin::{HttpRule, HttpRuleError, Origin};
 pub use overlay::load;
@@ -44,6 +46,7 @@ pub struct TrainSettings {
     pub fsdp: Fsdp,
     pub moe: Moe,
     pub optim: Optim,
+    pub lora: Lora,
     pub eval: Eval,
     pub ckpt: Ckpt,
     pub log: Log,
@@ -353,10 +356,21 @@ impl Default for Fsdp {
     }
 }
 
+/// How a gradient moves the parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OptimKind {
+    #[default]
+    Adamw,
+    Muon,
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Optim {
-    /// Peak learning rate of AdamW.
+    /// adamw, or muon: that for the matrices of the layers, and adamw for all else.
+    pub kind: OptimKind,
+    /// Peak learning rate. Updates of muon are scaled to the size of those of adamw.
     pub lr: f64,
     /// Decay of the first moment.
     pub beta1: f64,
@@ -374,11 +388,14 @@ pub struct Optim {
     pub warmup_steps: u64,
     /// Where linear and cosine end, as a share of the peak.
     pub min_lr_ratio: f64,
+    /// Parameters that are not trained: those with one of these in their name, such as embed_tokens or layers.0.
+    pub freeze: Vec<String>,
 }
 
 impl Default for Optim {
     fn default() -> Self {
         Self {
+            kind: OptimKind::default(),
             lr: 1e-6,
             beta1: 0.9,
             beta2: 0.95,
@@ -388,6 +405,7 @@ impl Default for Optim {
             schedule: Schedule::default(),
             warmup_steps: 0,
             min_lr_ratio: 0.1,
+            freeze: Vec::new(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! One optimiser step: micro-batches forward and backward, then one update.
 
 use crate::error::TrainError;
+use crate::freeze::trained;
 use crate::loss::PolicyLoss;
 use crate::optim::{Optimiser, Update};
 use crate::ranks::{Order, Orders, Ranks};
@@ -8,7 +9,7 @@ use crate::shards::{Shards, largest, sums};
 use molt_core::ids::{Token, WeightVersion};
 use molt_core::settings::{Fsdp, Optim};
 use molt_core::trajectory::{Routing, Segment};
-use molt_model::{Config, Network, Weights};
+use molt_model::{Adapter, Config, Network, Unit, Weights};
 use molt_torch::Group;
 use tch::{Kind, Tensor};
 
@@ -162,7 +163,7 @@ impl Learner {
     /// are the same on all ranks, of which this one leads; each reads the part that it holds.
     ///
     /// # Errors
-    /// If a rank is lost, or the weights cannot be read.
+    /// If a rank is lost, the weights cannot be read, or `optim.freeze` does not fit the model.
     pub fn new(
         weights: Weights,
         ranks: Option<Ranks>,
@@ -240,7 +241,8 @@ impl Learner {
         layout: Layout,
         temperature: f64,
     ) -> Result<Self, TrainError> {
-        let shards = Shards::read(&weights, group)?;
+        let trained = trained(weights.network(), &optim.freeze)?;
+        let shards = Shards::read(&weights, &trained, group)?;
         let network = weights.into_network();
         let optimiser = Optimiser::new(shards.parameters(&network), optim, total_steps);
         Ok(Self { network, shards, optimiser, layout, temperature, router_aux_coef: 0.0, orders: None })
@@ -271,16 +273,41 @@ impl Learner {
         self.network.config()
     }
 
-    /// Copies of all parameters, whole and sorted by name.
+    /// Copies of the weights, whole and sorted by name; an adapter is merged into them.
     ///
     /// # Errors
     /// If a rank is lost.
     pub fn parameters(&mut self) -> Result<Vec<(String, Tensor)>, TrainError> {
+        self.whole(|network, unit, parameters| network.merged(unit, &parameters))
+    }
+
+    /// What is trained in place of the weights, if anything is.
+    pub fn adapter(&self) -> Option<&Adapter> {
+        self.network.adapter()
+    }
+
+    /// Copies of the parameters that can be trained, whole and sorted by name: those of the adapter if there is one.
+    ///
+    /// # Errors
+    /// If a rank is lost.
+    pub fn trainable(&mut self) -> Result<Vec<(String, Tensor)>, TrainError> {
+        let own = self.network.trainable();
+        self.whole(|network, unit, parameters| {
+            let named = network.names(unit).into_iter().zip(parameters);
+            named.filter(|(name, _)| own.contains(name)).collect()
+        })
+    }
+
+    /// Copies of what `of` makes of the parameters of each unit.
+    fn whole(
+        &mut self,
+        of: impl Fn(&Network, Unit, Vec<Tensor>) -> Vec<(String, Tensor)>,
+    ) -> Result<Vec<(String, Tensor)>, TrainError> {
         self.order(|| Order::Parameters)?;
         let whole = || {
             let mut all = Vec::new();
             for unit in self.network.units() {
-                let named = self.shards.gather(unit)?.named()?;
+                let named = of(&self.network, unit, self.shards.gather(unit)?.wait()?);
                 all.extend(named.into_iter().map(|(name, tensor)| (name, tensor.copy())));
             }
             all.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -378,6 +405,8 @@ impl Drop for Learner {
     }
 }
 
+#[cfg(test)]
+mod adapter;
 mod balance;
 #[cfg(test)]
 mod experts;

@@ -2,7 +2,7 @@
 
 use super::ranks::{own, ranks};
 use super::tests::{
-    LOSS, alone, by_definition, gradient, in_kind, layout, optim, relative_difference, rows, segment,
+    LOSS, alone, by_definition, converted, gradient, layout, optim, relative_difference, rows, segment,
 };
 use super::*;
 use crate::optim::Parameter;
@@ -23,7 +23,7 @@ fn decoder(experts: usize, per_token: usize, normalised: bool) -> Decoder {
 }
 
 fn double(normalised: bool) -> Decoder {
-    in_kind(Kind::Double, decoder(5, 2, normalised))
+    converted(decoder(5, 2, normalised), Kind::Double)
 }
 
 /// By weights of `version`, experts below `below`: two different ones in each of two layers, as `salt` says.
@@ -270,6 +270,20 @@ fn with_replay_training_agrees_with_the_rollout_where_rounding_decides() {
     let (same, turned, without) = (gap(-2e-6, true), gap(2e-6, true), gap(2e-6, false));
     println!("gap with replay {same:.1e}, of turned pairs {turned:.1e}, and without replay {without:.1e}");
     assert!(same < 5e-6 && turned < 5e-5 && without > 1e-2, "{same:e} {turned:e} {without:e}");
+}
+
+#[test]
+fn frozen_routers_stay_and_all_else_learns() {
+    let segments: Vec<_> = (0..4).map(|n| segment(n, [3 + n, 9, n % 3, 9])).collect();
+    let optim = Optim { freeze: vec!["mlp.gate.".to_owned()], ..optim() };
+    let weights = double(true).into();
+    let mut learner = Learner::part(weights, None, &optim, 10, layout(60), 0.7).expect("in memory");
+    learner.router_aux_coef = 0.1;
+    learner.policy_step(&rows(&segments), &LOSS).expect("a step");
+    let before = double(true).into_parts().1;
+    for (name, after) in learner.parameters().expect("no ranks") {
+        assert_eq!(after.equal(&before[&name]), name.ends_with("mlp.gate.weight"), "{name}");
+    }
 }
 
 #[test]

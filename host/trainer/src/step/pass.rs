@@ -93,6 +93,12 @@ impl Learner {
         loss: &mut impl FnMut(&[Target], &Tensor) -> Tensor,
     ) -> Result<(), TrainError> {
         let layers = self.network.config().num_hidden_layers;
+        let learns = |unit: Unit| self.shards.trained(unit).any(|is_trained| is_trained);
+        // Below the lowest trained unit nothing is differentiated.
+        let lowest = match learns(Unit::Embedding) {
+            true => 0,
+            false => (0..layers).find(|&layer| learns(Unit::Layer(layer))).unwrap_or(layers),
+        };
         let is_kept = |layer: usize| layer + self.layout.keep_layers.min(layers) >= layers;
         let rotation = batch.map(|batch| self.rotation(batch));
         let run = batch.zip(rotation.as_ref());
@@ -108,7 +114,7 @@ impl Learner {
                 self.shards.gather(if layer + 1 < layers { Unit::Layer(layer + 1) } else { Unit::Head })?;
             let Some((input, (batch, rotation))) = x.take().zip(run) else { continue };
             let recorded = self.recorded(batch, layer);
-            let (experts, graph) = if is_kept(layer) {
+            let (experts, graph) = if layer >= lowest && is_kept(layer) {
                 let graph = self.graph(layer, parameters, &input, rotation, recorded.as_ref());
                 x = Some(graph.output.detach());
                 (None, Some(graph))
@@ -119,7 +125,9 @@ impl Learner {
                 x = Some(output);
                 (routed.map(|routed| routed.experts), None)
             };
-            kept.push(Kept { input, experts, graph });
+            if layer >= lowest {
+                kept.push(Kept { input, experts, graph });
+            }
         }
 
         let mut scatters = Scatters { shards: &self.shards, last: None };
@@ -127,12 +135,12 @@ impl Learner {
 
         let again = |layer: Option<usize>| {
             layer
-                .filter(|&layer| !is_kept(layer))
+                .filter(|&layer| layer >= lowest && !is_kept(layer))
                 .map(|layer| self.shards.gather(Unit::Layer(layer)))
                 .transpose()
         };
         let mut next = again(layers.checked_sub(1))?;
-        for layer in (0..layers).rev() {
+        for layer in (lowest..layers).rev() {
             let gathered = next.take().map(Gathering::wait).transpose()?;
             next = again(layer.checked_sub(1))?;
             let gradients = match (kept.pop(), g.take(), run) {
@@ -153,7 +161,7 @@ impl Learner {
                         });
                     outputs.extend(probabilities.as_ref().filter(|_| balance.is_some()));
                     gradients.extend(&by_probabilities);
-                    let mut found = vjp(&outputs, &inputs, &gradients)?;
+                    let mut found = partial(&outputs, &inputs, &gradients)?;
                     let own = found.split_off(1);
                     g = found.pop().flatten();
                     own
@@ -162,7 +170,7 @@ impl Learner {
             };
             scatters.start(Unit::Layer(layer), &gradients)?;
         }
-        let embedding = run.zip(g).map(|((batch, _), gradient)| {
+        let embedding = run.zip(g).filter(|_| learns(Unit::Embedding)).map(|((batch, _), gradient)| {
             let vocabulary = self.network.config().vocab_size as i64;
             Tensor::embedding_dense_backward(&gradient, &batch.ids, vocabulary, -1, false)
         });
@@ -181,7 +189,7 @@ impl Learner {
         self.network.config().experts.as_ref()?.of_layer(batch.recorded.as_ref()?, layer)
     }
 
-    /// A layer over leaves of a new graph; `input` becomes one of them.
+    /// A layer over a new graph, of which `input` and what is trained become leaves.
     fn graph(
         &self,
         layer: usize,
@@ -191,9 +199,15 @@ impl Learner {
         experts: Option<&Tensor>,
     ) -> Graph {
         let _ = input.set_requires_grad(true);
-        let parameters: Vec<Tensor> = parameters.iter().map(leaf).collect();
+        let parameters = self.leaves(Unit::Layer(layer), parameters);
         let (output, routed) = self.network.layer(layer, &parameters, input, rotation, experts);
         Graph { parameters, output, probabilities: routed.map(|routed| routed.probabilities) }
+    }
+
+    /// The parameters of a unit, of which the trained ones are leaves of a graph.
+    fn leaves(&self, unit: Unit, parameters: Vec<Tensor>) -> Vec<Tensor> {
+        let of = |(tensor, is_trained)| if is_trained { leaf(&tensor) } else { tensor };
+        parameters.into_iter().zip(self.shards.trained(unit)).map(of).collect()
     }
 
     /// Last norm, logits and loss of the hidden states `[B, T, d]`. Gives back the gradient by them.
@@ -205,17 +219,19 @@ impl Learner {
         loss: &mut impl FnMut(&[Target], &Tensor) -> Tensor,
     ) -> Result<Option<Tensor>, TrainError> {
         let is_tied = self.network.config().tie_word_embeddings;
-        let mut parameters = unit.wait()?;
+        let mut parameters = self.leaves(Unit::Head, unit.wait()?);
         if is_tied {
-            parameters.extend(self.shards.gather(Unit::Embedding)?.wait()?);
+            let embedding = self.shards.gather(Unit::Embedding)?.wait()?;
+            parameters.extend(self.leaves(Unit::Embedding, embedding));
         }
         let (mut gradients, mut gradient) = (vec![None, None], None);
         if let Some((hidden, batch)) = batch {
             let flat = hidden.flatten(0, 1);
-            let [input, norm] = [leaf(&flat.index_select(0, &batch.places)), leaf(&parameters[0])];
-            let normed = self.network.norm(&norm, &input);
-            let (by_normed, by_head) = self.logits(&normed.detach(), &parameters[1], batch, loss)?;
-            let mut found = vjp(&[&normed], &[&input, &norm], &[&by_normed])?;
+            let [norm, head] = [&parameters[0], &parameters[1]];
+            let input = leaf(&flat.index_select(0, &batch.places));
+            let normed = self.network.norm(norm, &input);
+            let (by_normed, by_head) = self.logits(&normed.detach(), head, batch, loss)?;
+            let mut found = partial(&[&normed], &[&input, norm], &[&by_normed])?;
             gradients = vec![found.pop().flatten(), by_head];
             let by_input = found.pop().flatten().unwrap_or_else(|| input.zeros_like());
             let g = flat.zeros_like().index_copy(0, &batch.places, &by_input);
@@ -258,11 +274,13 @@ impl Learner {
             let found = vjp(&[&value], &[&own], &[&value.ones_like()])?.pop().flatten();
             let by_own = (found.unwrap_or_else(|| own.zeros_like()) / self.temperature).unsqueeze(1);
             let by_logits = logprobs.exp_().g_mul_(&by_own.neg()).scatter_add_(1, &labels, &by_own);
-            parts.push(by_logits.matmul(head));
-            by_head = Some(match by_head {
-                None => by_logits.tr().matmul(&input),
-                Some(mut sum) => Tensor::addmm_(&mut sum, &by_logits.tr(), &input),
-            });
+            tch::no_grad(|| parts.push(by_logits.matmul(head)));
+            if head.requires_grad() {
+                by_head = Some(match by_head {
+                    None => by_logits.tr().matmul(&input),
+                    Some(mut sum) => Tensor::addmm_(&mut sum, &by_logits.tr(), &input),
+                });
+            }
         }
         Ok((Tensor::cat(&parts, 0), by_head))
     }
@@ -322,4 +340,15 @@ impl Scatters<'_> {
 /// The same values as a leaf of a new graph.
 fn leaf(tensor: &Tensor) -> Tensor {
     tensor.detach().set_requires_grad(true)
+}
+
+/// The gradients of `Σ outputs[i] · gradients[i]` by those of `inputs` that are leaves of its graph.
+fn partial(
+    outputs: &[&Tensor],
+    inputs: &[&Tensor],
+    gradients: &[&Tensor],
+) -> Result<Vec<Option<Tensor>>, TrainError> {
+    let leaves: Vec<&Tensor> = inputs.iter().copied().filter(|input| input.requires_grad()).collect();
+    let mut found = vjp(outputs, &leaves, gradients)?.into_iter();
+    Ok(inputs.iter().map(|input| if input.requires_grad() { found.next().flatten() } else { None }).collect())
 }
