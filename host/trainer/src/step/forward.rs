@@ -4,8 +4,8 @@ use super::pass::MicroBatch;
 use super::{Learner, Row, owned};
 use crate::error::TrainError;
 use crate::ranks::Order;
-use crate::shards::sums;
-use molt_model::Unit;
+use crate::shards::{Gathering, sums};
+use molt_model::{Routed, Unit};
 use tch::Kind;
 
 impl Learner {
@@ -27,22 +27,8 @@ impl Learner {
     /// One forward pass, in which every rank takes part also without a micro-batch.
     fn forward(&self, batch: Option<&MicroBatch>) -> Result<f64, TrainError> {
         let _no_grad = tch::no_grad_guard();
-        let layers = self.network.config().num_hidden_layers;
-        let rotation = batch.map(|batch| self.rotation(batch));
-        let run = batch.zip(rotation.as_ref());
-        let embedding = self.shards.gather(Unit::Embedding)?.wait()?;
-        let mut next = self.shards.gather(Unit::Layer(0))?;
-        let mut x = run.map(|(batch, _)| self.network.embed(&embedding[0], &batch.ids));
-        drop(embedding);
-        for layer in 0..layers {
-            let parameters = next.wait()?;
-            next =
-                self.shards.gather(if layer + 1 < layers { Unit::Layer(layer + 1) } else { Unit::Head })?;
-            x = x
-                .zip(run)
-                .map(|(x, (_, rotation))| self.network.layer(layer, &parameters, &x, rotation, None).0);
-        }
-        let mut parameters = next.wait()?;
+        let (head, x) = self.layers(batch, &mut |_, _| ())?;
+        let mut parameters = head.wait()?;
         if self.network.config().tie_word_embeddings {
             parameters.extend(self.shards.gather(Unit::Embedding)?.wait()?);
         }
@@ -56,6 +42,37 @@ impl Learner {
             -logprobs.sum(Kind::Double).double_value(&[])
         };
         Ok(parts.map(of).sum())
+    }
+
+    /// The hidden states `[B, T, d]` after the last layer, without a graph; `seen` gets how every layer with experts
+    /// routed them. The head is on its way.
+    pub(super) fn layers(
+        &self,
+        batch: Option<&MicroBatch>,
+        seen: &mut impl FnMut(usize, Routed),
+    ) -> Result<(Gathering<'_>, Option<tch::Tensor>), TrainError> {
+        let _no_grad = tch::no_grad_guard();
+        let layers = self.network.config().num_hidden_layers;
+        let rotation = batch.map(|batch| self.rotation(batch));
+        let run = batch.zip(rotation.as_ref());
+        let embedding = self.shards.gather(Unit::Embedding)?.wait()?;
+        let mut next = self.shards.gather(Unit::Layer(0))?;
+        let mut x = run.map(|(batch, _)| self.network.embed(&embedding[0], &batch.ids));
+        drop(embedding);
+        for layer in 0..layers {
+            let parameters = next.wait()?;
+            next =
+                self.shards.gather(if layer + 1 < layers { Unit::Layer(layer + 1) } else { Unit::Head })?;
+            x = x.zip(run).map(|(x, (batch, rotation))| {
+                let recorded = self.recorded(batch, layer);
+                let (x, routed) = self.network.layer(layer, &parameters, &x, rotation, recorded.as_ref());
+                if let Some(routed) = routed {
+                    seen(layer, routed);
+                }
+                x
+            });
+        }
+        Ok((next, x))
     }
 }
 

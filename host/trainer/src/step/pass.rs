@@ -50,9 +50,8 @@ impl Learner {
         rows: &[Row<'_>],
         mut loss: impl FnMut(&[Target], &Tensor) -> Tensor,
     ) -> Result<f64, TrainError> {
+        let balance = self.balance(rows)?;
         self.shards.zero_grad();
-        let tokens = rows.iter().filter_map(|row| row.targets.last()).sum();
-        let balance = self.balance(rows, tokens)?;
         self.deal(rows, &mut |batch| self.pass(batch, balance.as_ref(), &mut loss))?;
         Ok(balance.map_or(0.0, |balance| balance.mean))
     }
@@ -190,7 +189,7 @@ impl Learner {
         self.network.config().experts.as_ref()?.of_layer(batch.recorded.as_ref()?, layer)
     }
 
-    /// A layer's parameters and what it makes, with the graph between; `input` and what is trained become leaves of it.
+    /// A layer over a new graph, of which `input` and what is trained become leaves.
     fn graph(
         &self,
         layer: usize,
@@ -343,7 +342,7 @@ fn leaf(tensor: &Tensor) -> Tensor {
     tensor.detach().set_requires_grad(true)
 }
 
-/// The gradients of the sum of `outputs · gradients` by those of `inputs` that are leaves of their graph.
+/// The gradients of `Σ outputs[i] · gradients[i]` by those of `inputs` that are leaves of its graph.
 fn partial(
     outputs: &[&Tensor],
     inputs: &[&Tensor],
