@@ -41,6 +41,10 @@ pub enum TrainError {
     FreezesNothing { pattern: String, example: String },
     #[error("optim.freeze leaves no parameter to train: take a pattern out")]
     FreezesAll,
+    #[error(
+        "a rollout was recorded with other experts than the model has: the generator must run the model that is trained"
+    )]
+    Routing,
     #[error("no advantages for step {step}")]
     Estimator { step: u64, source: Box<Failure> },
     #[error(

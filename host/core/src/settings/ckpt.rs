@@ -31,13 +31,14 @@ impl Default for Ckpt {
 
 /// What a checkpoint's position in the data, its random numbers and the meaning of what it holds depend on: a run that
 /// goes on has the same.
-const FIXED: [&str; 13] = [
+const FIXED: [&str; 14] = [
     "run.seed",
     "data.shuffle",
     "data.prompt_key",
     "data.label_key",
     "data.reply_key",
     "data.on_bad_row",
+    "data.weight",
     "rollout.batch_size",
     "rollout.samples_per_prompt",
     "train.sync",

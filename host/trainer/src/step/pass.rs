@@ -4,18 +4,21 @@ use super::{Learner, Row, Target};
 use crate::error::TrainError;
 use crate::shards::{Gathering, Scattering, Shards};
 use molt_core::microbatch::micro_batches;
-use molt_model::{Rotation, Unit};
+use molt_core::trajectory::Routing;
+use molt_model::{Experts, Rotation, Unit};
 use molt_torch::vjp;
 use tch::{Device, Kind, Tensor};
 
 /// Rows that go through the model together.
-struct MicroBatch {
+pub(super) struct MicroBatch {
     /// `[B, T]`
-    ids: Tensor,
+    pub(super) ids: Tensor,
     targets: Vec<Target>,
     /// Of each target, the place in `B·T` of the token before it, and `[n, 1]` its own id.
-    places: Tensor,
-    labels: Tensor,
+    pub(super) places: Tensor,
+    pub(super) labels: Tensor,
+    /// Where tokens are to go, as [`Experts::recorded`] makes it.
+    recorded: Option<Tensor>,
 }
 
 /// What a layer leaves for the backward pass.
@@ -37,6 +40,20 @@ impl Learner {
         mut loss: impl FnMut(&[Target], &Tensor) -> Tensor,
     ) -> Result<(), TrainError> {
         self.shards.zero_grad();
+        self.deal(rows, &mut |batch| self.pass(batch, &mut loss))
+    }
+
+    /// Cuts rows into micro-batches and runs `each` with this rank's, one after the other: as often on every rank.
+    pub(super) fn deal(
+        &self,
+        rows: &[Row<'_>],
+        each: &mut impl FnMut(Option<&MicroBatch>) -> Result<(), TrainError>,
+    ) -> Result<(), TrainError> {
+        let experts = self.network.config().experts.as_ref();
+        let fits = |routing: &Routing| experts.is_some_and(|experts| experts.holds(routing));
+        if !rows.iter().all(|row| row.routing.is_none_or(fits)) {
+            return Err(TrainError::Routing);
+        }
         // What follows the last target predicts nothing that is trained.
         let lengths: Vec<usize> = rows.iter().map(|row| row.targets.last().copied().unwrap_or(0)).collect();
         let trained: Vec<usize> = (0..rows.len()).filter(|&row| lengths[row] > 0).collect();
@@ -48,9 +65,9 @@ impl Learner {
         for round in batches.chunks(size) {
             let batch = round.get(rank).map(|batch| {
                 let batch: Vec<usize> = batch.iter().map(|&index| trained[index]).collect();
-                MicroBatch::new(rows, &lengths, &batch)
+                MicroBatch::new(rows, &lengths, &batch, experts)
             });
-            self.pass(batch.as_ref(), &mut loss)?;
+            each(batch.as_ref())?;
         }
         Ok(())
     }
@@ -74,6 +91,8 @@ impl Learner {
             self.network.rotation(&Tensor::arange(tokens, (Kind::Float, Device::Cpu)).unsqueeze(0))
         });
         let run = batch.zip(rotation.as_ref());
+        let recorded =
+            |layer| self.network.config().experts.as_ref()?.of_layer(batch?.recorded.as_ref()?, layer);
 
         let embedding = self.shards.gather(Unit::Embedding)?.wait()?;
         let mut next = self.shards.gather(Unit::Layer(0))?;
@@ -85,13 +104,15 @@ impl Learner {
             next =
                 self.shards.gather(if layer + 1 < layers { Unit::Layer(layer + 1) } else { Unit::Head })?;
             let Some((input, (_, rotation))) = x.take().zip(run) else { continue };
+            let recorded = recorded(layer);
             let (experts, graph) = if layer >= lowest && is_kept(layer) {
-                let graph = self.graph(layer, parameters, &input, rotation, None);
+                let graph = self.graph(layer, parameters, &input, rotation, recorded.as_ref());
                 x = Some(graph.1.detach());
                 (None, Some(graph))
             } else {
-                let (output, routed) =
-                    tch::no_grad(|| self.network.layer(layer, &parameters, &input, rotation, None));
+                let (output, routed) = tch::no_grad(|| {
+                    self.network.layer(layer, &parameters, &input, rotation, recorded.as_ref())
+                });
                 x = Some(output);
                 (routed.map(|routed| routed.experts), None)
             };
@@ -239,7 +260,7 @@ impl Learner {
 
 impl MicroBatch {
     /// The rows of `batch`, the longest of which is first, padded on the right to its length.
-    fn new(rows: &[Row<'_>], lengths: &[usize], batch: &[usize]) -> Self {
+    fn new(rows: &[Row<'_>], lengths: &[usize], batch: &[usize], experts: Option<&Experts>) -> Self {
         let width = lengths[batch[0]];
         let mut ids = vec![0_i64; batch.len() * width];
         let (mut targets, mut places, mut labels) = (Vec::new(), Vec::new(), Vec::new());
@@ -259,6 +280,10 @@ impl MicroBatch {
             targets,
             places: Tensor::from_slice(&places),
             labels: Tensor::from_slice(&labels).unsqueeze(1),
+            recorded: experts.and_then(|experts| {
+                let of_rows: Vec<_> = batch.iter().map(|&row| rows[row].routing).collect();
+                experts.recorded(&of_rows, width)
+            }),
         }
     }
 }

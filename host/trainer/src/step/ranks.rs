@@ -2,12 +2,12 @@
 
 use super::adapter::adapted;
 use super::tests::{
-    LOSS, alone, converted, decoder, gradient, layout, model, of_kind, optim, relative_difference, rows,
+    LOSS, alone, decoder, gradient, in_kind, layout, model, of_kind, optim, relative_difference, rows,
     segment,
 };
 use super::*;
 use molt_core::settings::OptimKind;
-use molt_model::Unit;
+use molt_model::{Decoder, Unit};
 use molt_torch::Store;
 use proptest::prelude::*;
 use std::time::Duration;
@@ -29,14 +29,14 @@ pub(crate) fn ranks<T: Send>(size: usize, body: impl Fn(Group) -> T + Sync) -> V
     })
 }
 
-/// The rows that this learner trains of a whole gradient, as [`gradient`] orders both.
-fn own(learner: &Learner, whole: &[f64]) -> Vec<f64> {
+/// The rows that this learner of `decoder` trains of a whole gradient, as [`gradient`] orders both.
+pub(super) fn own(learner: &Learner, decoder: Decoder, whole: &[f64]) -> Vec<f64> {
     let ranks = learner.shards.ranks().expect("ranks");
     let (rank, size) = (ranks.rank(), ranks.size());
     let trained: Vec<String> =
         learner.shards.parameters(&learner.network).into_iter().map(|parameter| parameter.name).collect();
     let names = learner.network.units().into_iter().flat_map(|unit| learner.network.names(unit));
-    let shapes = model("0.3", learner.config().tie_word_embeddings).into_parts().1;
+    let shapes = decoder.into_parts().1;
     let (mut own, mut start) = (Vec::new(), 0);
     for name in names {
         let shape = shapes[&name].size();
@@ -51,7 +51,7 @@ fn own(learner: &Learner, whole: &[f64]) -> Vec<f64> {
     own
 }
 
-fn together(group: Group, kind: Kind, layout: Layout) -> Learner {
+pub(super) fn together(group: Group, kind: Kind, layout: Layout) -> Learner {
     part(of_kind(kind, "0.3"), group, &optim(), layout)
 }
 
@@ -93,7 +93,7 @@ proptest! {
         let found = ranks(size, |group| {
             let learner = together(group, Kind::Double, layout);
             let sums = learner.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
-            (sums, relative_difference(&gradient(&learner), &own(&learner, &whole)))
+            (sums, relative_difference(&gradient(&learner), &own(&learner, decoder("0.3"), &whole)))
         });
         for (sums, difference) in found {
             prop_assert!((sums.loss - expected.loss).abs() <= 1e-12 * expected.loss.abs().max(1.0));
@@ -110,7 +110,7 @@ proptest! {
         patterns in prop::sample::select(FROZEN.to_vec()),
     ) {
         let segments: Vec<_> = shapes.iter().map(|&(salt, p, a, b, c)| segment(salt, [p, a, b, c])).collect();
-        let double = || converted(model("0.3", is_tied), Kind::Double);
+        let double = || in_kind(Kind::Double, model("0.3", is_tied));
         let one = alone(double(), layout(100_000));
         one.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
         let whole = gradient(&one);
@@ -118,7 +118,7 @@ proptest! {
         let found = ranks(size, |group| {
             let mut learner = part(double(), group, &freeze(patterns), layout);
             learner.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
-            let difference = relative_difference(&gradient(&learner), &own(&learner, &whole));
+            let difference = relative_difference(&gradient(&learner), &own(&learner, double(), &whole));
             let update = learner.update().expect("a step");
             (difference, update.grad_norm, learner.parameters().expect("all ranks are here"))
         });

@@ -67,7 +67,12 @@ pub(crate) fn driver<G: Generator>(settings: &TrainSettings, generator: Arc<G>) 
         chat,
         environment: sandbox.environment(library, &settings.agent.name, Limits::default()).unwrap(),
         rewards: rewards.collect(),
-        turn: TurnSettings { sampling, max_context: 128, max_turns: settings.agent.max_turns },
+        turn: TurnSettings {
+            sampling,
+            max_context: 128,
+            max_turns: settings.agent.max_turns,
+            record_routing: settings.train.replay_routing,
+        },
         seed: settings.run.seed,
     }
 }

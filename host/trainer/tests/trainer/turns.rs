@@ -13,7 +13,7 @@ use std::path::Path;
 use tokio_util::sync::CancellationToken;
 
 /// Three questions, each answered by 7, which the script says one time in three.
-fn quiz() -> Task {
+pub(crate) fn quiz() -> Task {
     Task {
         id: "1".into(),
         messages: vec![Message::new(Role::User, "q0")],
