@@ -66,6 +66,7 @@ fn a_model_learns_a_format_and_then_from_reward() {
 
     let mut settings = settings(&sft_dir.join("model"));
     settings.train.async_queue_size = 1;
+    settings.optim.lr = 2e-3;
     let decoder = Decoder::load(&settings.model.path).unwrap();
     let chat = Chat::load(&settings.model.path, None).unwrap();
     let generator = GeneratorSettings::default();
