@@ -35,16 +35,16 @@ pub enum TrainError {
     )]
     Tensors(String),
     #[error(
+        "a rollout was recorded with other experts than the model has: the generator must run the model that is trained"
+    )]
+    Routing,
+    #[error(
         "optim.freeze holds `{pattern}`, but no parameter of this model has that in its name; they are named like \
          {example}"
     )]
     FreezesNothing { pattern: String, example: String },
     #[error("optim.freeze leaves no parameter to train: take a pattern out")]
     FreezesAll,
-    #[error(
-        "a rollout was recorded with other experts than the model has: the generator must run the model that is trained"
-    )]
-    Routing,
     #[error("no advantages for step {step}")]
     Estimator { step: u64, source: Box<Failure> },
     #[error(

@@ -2,7 +2,7 @@
 
 use super::ranks::{own, ranks};
 use super::tests::{
-    LOSS, alone, by_definition, gradient, in_kind, layout, optim, relative_difference, rows, segment,
+    LOSS, alone, by_definition, converted, gradient, layout, optim, relative_difference, rows, segment,
 };
 use super::*;
 use crate::optim::Parameter;
@@ -23,7 +23,7 @@ fn decoder(experts: usize, per_token: usize, normalised: bool) -> Decoder {
 }
 
 fn double(normalised: bool) -> Decoder {
-    in_kind(Kind::Double, decoder(5, 2, normalised))
+    converted(decoder(5, 2, normalised), Kind::Double)
 }
 
 /// By weights of `version`, experts below `below`: two different ones in each of two layers, as `salt` says.
@@ -175,7 +175,7 @@ fn with_replay_training_agrees_with_the_rollout_where_rounding_decides() {
         let decoder = decoder(6, 3, true);
         for (_, router) in decoder.parameters().iter().filter(|(name, _)| name.ends_with("mlp.gate.weight")) {
             for pair in [0, 2, 4] {
-                let _ = router.get(pair + 1).copy_(&(router.get(pair) * (1.0 + nudge)));
+                router.get(pair + 1).copy_(&(router.get(pair) * (1.0 + nudge)));
             }
         }
         decoder

@@ -2,7 +2,7 @@
 
 use super::adapter::adapted;
 use super::tests::{
-    LOSS, alone, decoder, gradient, in_kind, layout, model, of_kind, optim, relative_difference, rows,
+    LOSS, alone, converted, decoder, gradient, layout, model, of_kind, optim, relative_difference, rows,
     segment,
 };
 use super::*;
@@ -29,7 +29,7 @@ pub(crate) fn ranks<T: Send>(size: usize, body: impl Fn(Group) -> T + Sync) -> V
     })
 }
 
-/// The rows that this learner of `decoder` trains of a whole gradient, as [`gradient`] orders both.
+/// The rows that this learner trains of a whole gradient, as [`gradient`] orders both; of a model like `decoder`.
 pub(super) fn own(learner: &Learner, decoder: Decoder, whole: &[f64]) -> Vec<f64> {
     let ranks = learner.shards.ranks().expect("ranks");
     let (rank, size) = (ranks.rank(), ranks.size());
@@ -110,7 +110,7 @@ proptest! {
         patterns in prop::sample::select(FROZEN.to_vec()),
     ) {
         let segments: Vec<_> = shapes.iter().map(|&(salt, p, a, b, c)| segment(salt, [p, a, b, c])).collect();
-        let double = || in_kind(Kind::Double, model("0.3", is_tied));
+        let double = || converted(model("0.3", is_tied), Kind::Double);
         let one = alone(double(), layout(100_000));
         one.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
         let whole = gradient(&one);

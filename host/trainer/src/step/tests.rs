@@ -35,11 +35,11 @@ fn with(kind: Kind, initializer_range: &str, micro_batch_tokens: usize) -> Learn
 
 /// A decoder whose weights are of `kind`.
 pub(super) fn of_kind(kind: Kind, initializer_range: &str) -> Decoder {
-    in_kind(kind, decoder(initializer_range))
+    converted(decoder(initializer_range), kind)
 }
 
 /// The decoder with its weights in `kind`.
-pub(super) fn in_kind(kind: Kind, decoder: Decoder) -> Decoder {
+pub(super) fn converted(decoder: Decoder, kind: Kind) -> Decoder {
     for (_, mut parameter) in decoder.parameters() {
         let converted = parameter.to_kind(kind);
         parameter.set_data(&converted);
