@@ -28,6 +28,7 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
         return follower.run(env, &model, runtime.handle());
     }
     let path = wiring::run_dir(&settings.run, Some(&settings.ckpt), "sft")?;
+    model.has_experts_for("moe.router_aux_coef", settings.moe.router_aux_coef > 0.0)?;
     let context = model.context("sft.max_context", settings.sft.max_context)?;
     let help = "each line is an object such as {\"prompt\": \"2+3?\", \"answer\": \"5\"}; data.prompt_key and \
                 data.reply_key name the columns";

@@ -86,6 +86,15 @@ impl Model {
         format!("the model in {} cannot be used", self.path.display())
     }
 
+    /// Refuses a setting that only a mixture of experts can have.
+    pub(crate) fn has_experts_for(&self, key: &str, is_set: bool) -> Result<(), Stop> {
+        if is_set && self.config.experts.is_none() {
+            let error = format!("{key} is set, and no layer of the model has experts");
+            return Err(Stop::user(error, format!("leave {key} out, or train a mixture of experts")));
+        }
+        Ok(())
+    }
+
     /// Tokens per rollout at most: what is asked for under `key`, else all that the model can take.
     pub(crate) fn context(&self, key: &str, asked: Option<usize>) -> Result<usize, Stop> {
         let most = self.config.max_position_embeddings;
@@ -129,10 +138,8 @@ pub(crate) fn prompts(
 /// The sampling of training rollouts.
 pub(crate) fn training_turn(settings: &settings::TrainSettings, model: &Model) -> Result<TurnSettings, Stop> {
     let rollout = &settings.rollout;
-    if settings.train.replay_routing && model.config.experts.is_none() {
-        let error = "train.replay_routing is set, and no layer of the model has experts";
-        return Err(Stop::user(error, "leave train.replay_routing out, or train a mixture of experts"));
-    }
+    model.has_experts_for("train.replay_routing", settings.train.replay_routing)?;
+    model.has_experts_for("moe.router_aux_coef", settings.moe.router_aux_coef > 0.0)?;
     Ok(TurnSettings {
         sampling: Sampling {
             temperature: rollout.temperature,

@@ -7,6 +7,7 @@ mod ckpt;
 mod command;
 mod keys;
 mod lora;
+mod moe;
 mod optim;
 mod origin;
 mod overlay;
@@ -18,6 +19,7 @@ pub use ckpt::{Change, Ckpt, changes};
 pub use command::{Problem, Settings, SettingsError};
 pub use keys::{ANY, Key, Kind, keys, nearest};
 pub use lora::Lora;
+pub use moe::Moe;
 pub use optim::{Optim, OptimKind, Schedule};
 pub use origin::{HttpRule, HttpRuleError, Origin};
 pub use overlay::load;
@@ -44,6 +46,7 @@ pub struct TrainSettings {
     pub algo: Algo,
     pub train: Train,
     pub fsdp: Fsdp,
+    pub moe: Moe,
     pub optim: Optim,
     pub lora: Lora,
     pub eval: Eval,
@@ -301,9 +304,8 @@ pub struct Train {
     /// The run stops when a token sampled by the weights being trained has a log-probability that differs
     /// by more than this between rollout and training.
     pub max_logprob_gap: f64,
-    /// Train every token over the experts that it was sampled with, which the router may not choose again to the
-    /// last digit. Only for models with experts. What was sampled before a change of weights within a rollout goes
-    /// where the router sends it.
+    /// Train tokens over the experts that they were sampled with, wherever the router would send them now. Only for
+    /// models with experts. Where weights changed within a rollout, tokens before go where the router sends them.
     pub replay_routing: bool,
     /// Evaluate after every so many steps, and at the end. Unset: only at the end.
     pub eval_every: Option<u64>,

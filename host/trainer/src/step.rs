@@ -62,6 +62,9 @@ pub struct PolicySums {
     /// Sum and maximum of `|log π_train − log π_rollout|` over the on-policy tokens.
     pub gap: f64,
     pub gap_max: f64,
+    /// The load-balancing loss before its coefficient, the mean over the layers with experts: as many as a token's
+    /// experts if all get the same number of tokens, and 0 if there is none.
+    pub balance: f64,
 }
 
 impl PolicySums {
@@ -70,6 +73,8 @@ impl PolicySums {
         let tokens = self.tokens + other.tokens;
         let weighted = self.loss * self.tokens as f64 + other.loss * other.tokens as f64;
         self.loss = weighted / tokens.max(1) as f64;
+        let weighted = self.balance * self.tokens as f64 + other.balance * other.tokens as f64;
+        self.balance = weighted / tokens.max(1) as f64;
         self.tokens = tokens;
         self.clipped += other.clipped;
         self.ratio += other.ratio;
@@ -98,6 +103,7 @@ impl PolicySums {
             on_policy: on_policy as usize,
             gap,
             gap_max,
+            balance: self.balance,
         })
     }
 }
@@ -126,6 +132,8 @@ pub struct Learner {
     optimiser: Optimiser,
     layout: Layout,
     temperature: f64,
+    /// Weight of the load-balancing loss of layers with experts; 0 for none.
+    router_aux_coef: f64,
     /// What the leader sends its orders by.
     orders: Option<Orders>,
 }
@@ -215,6 +223,7 @@ impl Learner {
                         learner.shards.gather(unit)?.wait()?;
                     }
                 }
+                Order::Balance { coefficient } => learner.router_aux_coef = coefficient,
                 Order::Save { dir } => drop(learner.save(&dir)?),
                 Order::Restore { dir, ranks, steps } => learner.restore(&dir, ranks, steps)?,
                 Order::Begin { .. } => return Err(out_of_turn("the beginning")),
@@ -236,7 +245,7 @@ impl Learner {
         let shards = Shards::read(&weights, &trained, group)?;
         let network = weights.into_network();
         let optimiser = Optimiser::new(shards.parameters(&network), optim, total_steps);
-        Ok(Self { network, shards, optimiser, layout, temperature, orders: None })
+        Ok(Self { network, shards, optimiser, layout, temperature, router_aux_coef: 0.0, orders: None })
     }
 
     /// The leader's errors name the ranks that do not answer.
@@ -249,6 +258,15 @@ impl Learner {
 
     fn order(&mut self, order: impl FnOnce() -> Order) -> Result<(), TrainError> {
         self.orders.as_mut().map_or(Ok(()), |orders| orders.send(&order()))
+    }
+
+    /// From now on the load-balancing loss of layers with experts is added, with this weight.
+    ///
+    /// # Errors
+    /// If a rank is lost.
+    pub fn balance_experts(&mut self, coefficient: f64) -> Result<(), TrainError> {
+        self.router_aux_coef = coefficient;
+        self.order(|| Order::Balance { coefficient })
     }
 
     pub fn config(&self) -> &Config {
@@ -355,7 +373,7 @@ impl Learner {
         let tokens = layout.iter().map(|row| row.targets.len()).sum();
         let version = self.version();
         let mut own = PolicySums { tokens, ..PolicySums::default() };
-        self.gradient(&layout, |targets, logprobs| {
+        let balance = self.gradient(&layout, |targets, logprobs| {
             let actions: Vec<_> = targets.iter().map(|t| rows[t.row].segment.actions()[t.nth]).collect();
             let sampled: Vec<f32> = actions.iter().map(|action| action.logprob).collect();
             let advantages: Vec<f32> = targets.iter().map(|t| rows[t.row].advantages[t.nth]).collect();
@@ -375,6 +393,7 @@ impl Learner {
             own.kl += output.kl;
             output.loss
         })?;
+        own.balance = balance;
         own.over(self.shards.ranks())
     }
 }
@@ -388,6 +407,7 @@ impl Drop for Learner {
 
 #[cfg(test)]
 mod adapter;
+mod balance;
 #[cfg(test)]
 mod experts;
 mod forward;

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The problems so far.
-type Found = Vec<Problem>;
+pub(super) type Found = Vec<Problem>;
 
 impl TrainSettings {
     /// Every problem of these settings; empty if they can be run.
@@ -28,6 +28,7 @@ impl TrainSettings {
         self.algo.check(&mut found);
         self.train.check(&mut found);
         self.fsdp.check(&mut found);
+        self.moe.check(&mut found);
         self.optim.check(&mut found);
         self.lora.check(&mut found);
         self.ckpt.check(&mut found);
@@ -120,6 +121,7 @@ impl SftSettings {
             );
         }
         self.fsdp.check(&mut found);
+        self.moe.check(&mut found);
         self.optim.check(&mut found);
         self.lora.check(&mut found);
         self.ckpt.check(&mut found);
@@ -371,7 +373,7 @@ fn rate(found: &mut Found, key: &str, value: f64) {
 }
 
 /// Not a number and infinities are always refused.
-fn number(found: &mut Found, key: &str, value: f64, good: impl Fn(f64) -> bool, range: &str) {
+pub(super) fn number(found: &mut Found, key: &str, value: f64, good: impl Fn(f64) -> bool, range: &str) {
     if !value.is_finite() || !good(value) {
         say(found, key, format!("is {value}, but must be {range}"));
     }

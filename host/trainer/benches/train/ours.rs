@@ -24,8 +24,11 @@ pub(crate) fn run(model: &Path, work: &Work) {
         max_grad_norm: work.max_grad_norm,
         ..Optim::default()
     };
-    let rows: Vec<Row<'_>> =
-        work.tokens.iter().map(|tokens| Row { tokens, targets: (1..tokens.len()).collect() }).collect();
+    let rows: Vec<Row<'_>> = work
+        .tokens
+        .iter()
+        .map(|tokens| Row { tokens, targets: (1..tokens.len()).collect(), routing: None })
+        .collect();
     let own = rows.len().div_ceil(env.size) * work.tokens[0].len();
     let layout = Layout::new(own, &fsdp);
     let end = || println!("{}", serde_json::json!(End { base, peak: resident("VmHWM:") }));
