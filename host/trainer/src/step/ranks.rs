@@ -118,7 +118,7 @@ proptest! {
         let found = ranks(size, |group| {
             let mut learner = part(double(), group, &freeze(patterns), layout);
             learner.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
-            let difference = relative_difference(&gradient(&learner), &own(&learner, model("0.3", learner.config().tie_word_embeddings), &whole));
+            let difference = relative_difference(&gradient(&learner), &own(&learner, double(), &whole));
             let update = learner.update().expect("a step");
             (difference, update.grad_norm, learner.parameters().expect("all ranks are here"))
         });
@@ -213,6 +213,44 @@ fn a_step_sends_what_the_formula_says() {
         for traffic in traffic {
             assert_eq!(traffic.all_gather, passes * others * (once + again));
             assert_eq!(traffic.reduce_scatter, passes * others * scattered);
+        }
+    }
+}
+
+/// A checkpoint of two ranks goes on with one and with three, whatever is trained and how.
+#[test]
+fn a_checkpoint_holds_what_is_trained_and_how() {
+    let segments: Vec<_> = (0..5).map(|n| segment(n, [3 + n, 4, n % 3, 5])).collect();
+    let steps = |learner: &mut Learner, count| {
+        for _ in 0..count {
+            learner.policy_step(&rows(&segments), &LOSS).expect("a step");
+        }
+    };
+    let plain = || Weights::from(decoder("0.3"));
+    let cases: [(&(dyn Fn() -> Weights + Sync), Optim); 3] = [
+        (&plain, Optim { kind: OptimKind::Muon, ..optim() }),
+        (&plain, freeze(&["embed_tokens", "layers.0.", "norm"])),
+        (&adapted, optim()),
+    ];
+    for (start, optim) in cases {
+        let mut whole = Learner::part(start(), None, &optim, 20, layout(40), 0.7).expect("settings that fit");
+        steps(&mut whole, 5);
+        let expected = flat(&whole.parameters().expect("nobody is lost"));
+        let dir = tempfile::tempdir().expect("a directory");
+        ranks(2, |group| {
+            let mut learner = part(start(), group, &optim, layout(40));
+            steps(&mut learner, 3);
+            learner.save(dir.path()).expect("a part");
+        });
+        for size in [1, 3] {
+            let found = ranks(size, |group| {
+                let mut learner = part(start(), group, &optim, layout(40));
+                learner.restore(dir.path(), 2, 3).expect("the parts");
+                steps(&mut learner, 2);
+                flat(&learner.parameters().expect("all ranks are here"))
+            });
+            let difference = relative_difference(&found[0], &expected);
+            assert!(difference <= 1e-5, "{size} ranks, {optim:?}: {difference:e}");
         }
     }
 }
