@@ -5,6 +5,7 @@ use crate::stop::{OrStop, Stop};
 use crate::{interrupt, wiring};
 use molt_core::settings::SftSettings;
 use molt_trainer::End;
+use molt_trainer::checkpoint::Identity;
 use molt_trainer::{conversations, sft};
 use serde_json::json;
 
@@ -23,7 +24,7 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
         };
         return follower.run(env, &model, runtime.handle());
     }
-    let path = wiring::run_dir(&settings.run, "sft")?;
+    let path = wiring::run_dir(&settings.run, Some(&settings.ckpt), "sft")?;
     let context = model.context("sft.max_context", settings.sft.max_context)?;
     let file = settings.data.conversations.display();
     let conversations = conversations::load(&settings.data, &model.chat, context).or_user(
@@ -35,7 +36,12 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
     let ranks = rank.as_ref().map(|env| ranks::join(env, &settings.fsdp, &settings, &weights)).transpose()?;
 
     let components = json!({ "molt": env!("CARGO_PKG_VERSION"), "plugins": [] });
-    let mut run_dir = wiring::record(&path, "sft", &settings, (&components, None))?;
+    let data = [&*settings.data.conversations];
+    let identity = Identity::new("sft", &data, components.clone(), wiring::toml(&settings)?)
+        .or_user("the data cannot be read", "look at data.conversations")?;
+    let from = wiring::from(&settings.ckpt, &path, identity, &settings)?;
+    let parts = (&components, None);
+    let mut run_dir = wiring::record(&path, "sft", &settings, parts, Some((&settings.ckpt, &from)))?;
     eprintln!("model     {}", model.describe());
     let skipped = crate::present::skipped(conversations.skipped);
     eprintln!("data      {} conversations{skipped}", conversations.rows.len());
@@ -45,7 +51,7 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
     eprintln!("run       {}", run_dir.path().display());
 
     let stop = interrupt::on_ctrl_c(runtime.handle());
-    let result = sft::train(&settings, (weights, ranks), &conversations, &mut run_dir, &stop);
+    let result = sft::train(&settings, (weights, ranks), &conversations, &from, &mut run_dir, &stop);
     let place = run_dir.path();
     let (summary, end) =
         result.or_failed("the run failed", format!("what the run reached is in {}", place.display()))?;

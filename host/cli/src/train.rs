@@ -7,6 +7,7 @@ use molt_core::settings::TrainSettings;
 use molt_generator::Engine;
 use molt_trainer::End;
 use molt_trainer::advantage::check_estimator;
+use molt_trainer::checkpoint::Identity;
 use molt_trainer::loss::PolicyLoss;
 use molt_trainer::report::Summary;
 use molt_trainer::rl::{HeldOut, Training, train};
@@ -39,7 +40,7 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
         };
         return follower.run(env, &model, runtime.handle());
     }
-    let path = wiring::run_dir(&settings.run, "train")?;
+    let path = wiring::run_dir(&settings.run, Some(&settings.ckpt), "train")?;
 
     let mut plugins = wiring::Plugins::new(&settings.plugins, &settings.judge)?;
     let environment = plugins.environment(&settings.agent)?;
@@ -66,8 +67,13 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
     let (weights, copy) = (model.policy()?, model.weights()?);
     let ranks = rank.as_ref().map(|env| ranks::join(env, &settings.fsdp, &settings, &weights)).transpose()?;
 
-    let mut run_dir =
-        wiring::record(&path, "train", &settings, (&plugins.components(), Some(&plugins.lock()?)))?;
+    let components = plugins.components();
+    let data = [&*settings.data.prompts];
+    let identity = Identity::new("train", &data, components.clone(), wiring::toml(&settings)?)
+        .or_user("the data cannot be read", "look at data.prompts")?;
+    let from = wiring::from(&settings.ckpt, &path, identity, &settings)?;
+    let parts = (&components, Some(&*plugins.lock()?));
+    let mut run_dir = wiring::record(&path, "train", &settings, parts, Some((&settings.ckpt, &from)))?;
     eprintln!("model     {}", model.describe());
     let mut data = format!("{} to train on", prompts.rows.len());
     if let Some(held_out) = &held_out {
@@ -99,6 +105,7 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
         ranks,
         estimator,
         traits,
+        from,
     };
     let result = train(training, &mut run_dir, runtime.handle(), &stop);
     let place = run_dir.path().to_owned();

@@ -1,7 +1,9 @@
 //! From validated settings to the parts of a run: everything is loaded and checked before anything starts.
 
+mod begin;
 mod plugins;
 
+pub(crate) use begin::{from, record, run_dir, toml};
 pub(crate) use plugins::Plugins;
 
 use crate::stop::{OrStop, Stop};
@@ -10,33 +12,17 @@ use molt_core::sampling::Sampling;
 use molt_core::settings::{self, BadRow};
 use molt_generator::Engine;
 use molt_model::{Chat, Config, Decoder, Weights};
-use molt_observe::RunDir;
 use molt_rollout::{Driver, Prompts, TurnSettings, WeightedReward};
-use molt_sandbox::{Environment, LOCK_FILE};
-use serde_json::Value;
+use molt_sandbox::Environment;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use time::OffsetDateTime;
-use time::macros::format_description;
 use tokio::runtime::{Builder, Runtime};
 
 /// The threads that rollouts run on.
 pub(crate) fn runtime() -> Result<Runtime, Stop> {
     let built = Builder::new_multi_thread().enable_all().build();
     built.or_failed("cannot start the threads of the run", "look at the limits of this machine (ulimit -u)")
-}
-
-/// The run directory to be made: nothing is written yet.
-pub(crate) fn run_dir(run: &settings::Run, command: &str) -> Result<PathBuf, Stop> {
-    let path = run.dir.clone().unwrap_or_else(|| {
-        let format = format_description!("[year][month][day]-[hour][minute][second]");
-        let now = OffsetDateTime::now_utc();
-        let stamp = now.format(&format).unwrap_or_else(|_| now.unix_timestamp().to_string());
-        Path::new("runs").join(format!("{command}-{stamp}"))
-    });
-    RunDir::check(&path).or_user("the run cannot be recorded", "give another run.dir")?;
-    Ok(path)
 }
 
 /// A model directory that is there, with its text side.
@@ -184,24 +170,6 @@ pub(crate) fn driver(
         turn,
         seed,
     }
-}
-
-/// Makes the run directory and writes down what the run is made of: `components.json` last, and `plugins.lock`
-/// if there are plugins.
-pub(crate) fn record(
-    path: &Path,
-    command: &str,
-    settings: &impl settings::Settings,
-    (components, lock): (&Value, Option<&str>),
-) -> Result<RunDir, Stop> {
-    let toml = settings.to_toml().or_user("these settings cannot be written down", "use paths in UTF-8")?;
-    let help = "give another run.dir, or free space there";
-    let run_dir = RunDir::create(path, command).or_user("the run cannot be recorded", help)?;
-    run_dir.write_settings(&toml).or_user("the run cannot be recorded", help)?;
-    let locked = lock.map(|lock| run_dir.write_text(LOCK_FILE, lock)).transpose();
-    let written = locked.and_then(|_| run_dir.write_components(components));
-    written.or_user("the run cannot be recorded", help)?;
-    Ok(run_dir)
 }
 
 /// The panels of `curves.svg` and what is drawn in them, from metrics that the run may have.

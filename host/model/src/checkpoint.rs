@@ -95,6 +95,43 @@ impl Checkpoint {
     }
 }
 
+/// One safetensors file of float32 tensors, of which parts can be read.
+#[derive(Debug)]
+pub struct TensorFile {
+    shard: Shard,
+    metadata: Metadata,
+}
+
+impl TensorFile {
+    /// Opens a file, and checks that header and values fill it exactly.
+    ///
+    /// # Errors
+    /// If it cannot be read or is damaged.
+    pub fn open(path: &Path) -> Result<Self, ModelError> {
+        let (shard, metadata) = Shard::open(path.to_owned())?;
+        Ok(Self { shard, metadata })
+    }
+
+    /// `length` elements of a tensor, flat, from its element `start`: `[length]`.
+    ///
+    /// # Errors
+    /// If the tensor is not there, is of another kind or has fewer elements, or the file cannot be read.
+    pub fn read(&self, name: &str, start: usize, length: usize) -> Result<Tensor, ModelError> {
+        let info = self.metadata.info(name).ok_or_else(|| ModelError::Missing(vec![name.to_owned()]))?;
+        let bytes = |elements: usize| elements.saturating_mul(size_of::<f32>());
+        let (first, end) = (bytes(start), bytes(start.saturating_add(length)));
+        let (begins, ends) = info.data_offsets;
+        if info.dtype != Dtype::F32 || end > ends - begins {
+            return Err(damaged(&self.shard.path, format!("{name} is not what it should be")));
+        }
+        Ok(Tensor::f_from_data_size(
+            &self.shard.read(begins + first..begins + end)?,
+            &[length as i64],
+            Kind::Float,
+        )?)
+    }
+}
+
 impl Shard {
     /// Opens a file and checks that it is whole: header and values must fill it exactly.
     fn open(path: PathBuf) -> Result<(Self, Metadata), ModelError> {
@@ -154,7 +191,14 @@ fn damaged(path: &Path, reason: String) -> ModelError {
 
 /// Writes float32 tensors as `model.safetensors` in `dir`.
 pub(crate) fn write(dir: &Path, tensors: &[(String, Tensor)]) -> Result<(), ModelError> {
-    let path = dir.join(SINGLE);
+    write_tensors(&dir.join(SINGLE), tensors)
+}
+
+/// Writes float32 tensors as a safetensors file, which is on the disk and whole when it is there.
+///
+/// # Errors
+/// If it cannot be written; then nothing is left of it.
+pub fn write_tensors(path: &Path, tensors: &[(String, Tensor)]) -> Result<(), ModelError> {
     let mut end = 0;
     let infos = tensors.iter().map(|(name, tensor)| {
         let start = end;
@@ -166,10 +210,10 @@ pub(crate) fn write(dir: &Path, tensors: &[(String, Tensor)]) -> Result<(), Mode
     let mut header = Metadata::new(Some(format), infos.collect())
         .map_err(|error| error.to_string())
         .and_then(|metadata| serde_json::to_vec(&metadata).map_err(|error| error.to_string()))
-        .map_err(|error| ModelError::Write { path: path.clone(), source: std::io::Error::other(error) })?;
+        .map_err(|error| ModelError::Write { path: path.to_owned(), source: std::io::Error::other(error) })?;
     header.resize(header.len().next_multiple_of(8), b' '); // the values are aligned
 
-    replace(&path, |file| {
+    replace(path, |file| {
         let mut file = BufWriter::new(file);
         file.write_all(&(header.len() as u64).to_le_bytes())?;
         file.write_all(&header)?;

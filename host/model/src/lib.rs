@@ -19,6 +19,7 @@ mod weights;
 
 pub use cache::KvCache;
 pub use chat::Chat;
+pub use checkpoint::{TensorFile, write_tensors};
 pub use config::{Config, RopeScaling};
 pub use decoder::{Decoder, save};
 pub use error::ModelError;

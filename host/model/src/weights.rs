@@ -94,7 +94,11 @@ impl Weights {
         let whole = |part: &String| files.read(part, of_part, 0..of_part.first().copied().unwrap_or(1));
         let parts: Vec<Tensor> =
             parts[rows.start as usize..rows.end as usize].iter().map(whole).collect::<Result<_, _>>()?;
-        Ok(if parts.is_empty() { Tensor::empty([0], (Kind::Float, Device::Cpu)) } else { Tensor::stack(&parts, 0) })
+        Ok(if parts.is_empty() {
+            Tensor::empty([0], (Kind::Float, Device::Cpu))
+        } else {
+            Tensor::stack(&parts, 0)
+        })
     }
 
     /// What two models with the same weights have in common, and others hardly: sums over the first and the last

@@ -94,7 +94,7 @@ impl<G: Generator> Batches<G> {
     /// Strictly on-policy: a batch is generated when the trainer asks for it, and nothing meanwhile.
     pub fn sync(driver: Arc<Driver<G>>, plan: Plan) -> Self {
         let book = Book::new(&plan);
-        Self::from(Source::Sync(Box::new(Sync { driver, feed: Feed::new(plan), next: 0, book })))
+        Self::from(Source::Sync(Box::new(Sync::new(driver, plan, 0, book))))
     }
 
     /// Generation runs ahead of the trainer by at most `queue_size` batches. With 0, batches equal those of
@@ -117,7 +117,7 @@ impl<G: Generator> Batches<G> {
             Position::Sync { next, errors } => {
                 let mut book = Book::new(&plan);
                 book.guard.window = errors;
-                Source::Sync(Box::new(Sync { driver, feed: Feed::new(plan), next, book }))
+                Source::Sync(Box::new(Sync::new(driver, plan, next, book)))
             }
             Position::Streaming(stream) => {
                 let ledger = stream.ledger.resumed(plan.groups(), queue_size);
@@ -136,9 +136,7 @@ impl<G: Generator> Batches<G> {
     /// If the source has ended by an error, which [`Batches::next`] would give.
     pub async fn position(&mut self) -> Result<Position, RolloutError> {
         match &mut self.source {
-            Source::Sync(source) => {
-                Ok(Position::Sync { next: source.next, errors: source.book.guard.window.clone() })
-            }
+            Source::Sync(source) => Ok(source.position.clone()),
             Source::Streaming(handle) => {
                 Ok(Position::Streaming(Box::new(handle.position(&mut self.unshipped).await?)))
             }
@@ -186,9 +184,16 @@ struct Sync<G: Generator> {
     feed: Feed,
     next: u64,
     book: Book,
+    /// Where it was after the last batch: one that was not finished is generated again.
+    position: Position,
 }
 
 impl<G: Generator> Sync<G> {
+    fn new(driver: Arc<Driver<G>>, plan: Plan, next: u64, book: Book) -> Self {
+        let position = Position::Sync { next, errors: book.guard.window.clone() };
+        Self { driver, feed: Feed::new(plan), next, book, position }
+    }
+
     async fn next(&mut self) -> Result<Option<Batch>, RolloutError> {
         let mut usable = Vec::new();
         while usable.len() < self.feed.plan.batch_size && self.next < self.feed.plan.groups() {
@@ -208,6 +213,7 @@ impl<G: Generator> Sync<G> {
                 usable.extend(self.book.enter(group)?);
             }
         }
+        self.position = Position::Sync { next: self.next, errors: self.book.guard.window.clone() };
         Ok((!usable.is_empty()).then(|| self.book.batch(usable)))
     }
 }

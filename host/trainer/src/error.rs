@@ -42,6 +42,21 @@ pub enum TrainError {
     RanksDiffer { rank: usize, what: &'static str },
     #[error("rank {} of {size} does not answer any more", .ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     RanksSilent { ranks: Vec<usize>, size: usize, source: TorchError },
+    #[error("the checkpoint {} cannot be used: {reason}", path.display())]
+    Checkpoint { path: PathBuf, reason: String },
+    #[error(
+        "the checkpoint of step {step} could not be written, so the run ends; {}. Make room or look at the \
+         permissions there, and go on with ckpt.load",
+        match last { 0 => "there is none before it".to_owned(), last => format!("that of step {last} is as it was") }
+    )]
+    Save { step: u64, last: u64, source: Box<TrainError> },
+    #[error(
+        "the part of rank {rank} is not in {}: run.dir must be on a file system that all ranks share",
+        path.display()
+    )]
+    NotShared { rank: usize, path: PathBuf },
+    #[error("rank {rank} could not {what}; it says why itself")]
+    RankFailed { rank: usize, what: &'static str },
     #[error("an order between ranks is damaged: {0}; every rank needs the same build of molt")]
     Order(String),
     #[error(transparent)]
@@ -56,6 +71,8 @@ pub enum TrainError {
     Text(#[from] TextError),
     #[error(transparent)]
     Data(#[from] DataError),
+    #[error("cannot read {}", path.display())]
+    Unreadable { path: PathBuf, source: std::io::Error },
     #[error("cannot write {}", path.display())]
     Write { path: PathBuf, source: std::io::Error },
     #[error(transparent)]

@@ -1,6 +1,7 @@
 //! The trainer: from rollouts, or from conversations, to new weights.
 
 pub mod advantage;
+pub mod checkpoint;
 pub mod conversations;
 pub mod error;
 mod heartbeat;

@@ -13,6 +13,7 @@ use molt_core::trajectory::Segment;
 use molt_model::Weights;
 use molt_torch::{Group, Store};
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// This process as a rank, connected to the others.
@@ -33,6 +34,10 @@ pub(crate) enum Order {
     Supervised(Vec<(Vec<Token>, Vec<usize>)>),
     /// Gather all parameters.
     Parameters,
+    /// Write this rank's part of a checkpoint.
+    Save { dir: PathBuf },
+    /// Go on from the parts of a checkpoint, which so many ranks wrote after so many updates.
+    Restore { dir: PathBuf, ranks: usize, steps: u64 },
     /// The run is over.
     End,
 }

@@ -8,9 +8,9 @@ use molt_core::ids::WeightVersion;
 use molt_core::outcome::{Dropped, Group};
 use molt_core::trajectory::{Reward, Trajectory};
 use molt_rollout::readable;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Metrics of one step by name.
 pub type Metrics = BTreeMap<String, f64>;
@@ -33,7 +33,7 @@ impl Times {
 }
 
 /// `summary.json` of `molt train`.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Summary {
     pub seed: u64,
     /// Share of held-out rollouts solved before the first step and after the last.
@@ -47,13 +47,16 @@ pub struct Summary {
     /// Largest `|log π_train − log π_rollout|` of an on-policy token.
     pub logprob_gap_max: f64,
     /// Rollouts that were not trained on, by reason.
-    pub dropped: BTreeMap<&'static str, u64>,
+    pub dropped: BTreeMap<String, u64>,
     /// Mean reward of the trained rollouts of the first tenth of the steps, and of the last.
     pub reward_first: Option<f64>,
     pub reward_last: Option<f64>,
+    /// Of `wall_s`, what passed before the checkpoint that the run went on from.
+    #[serde(skip)]
+    pub(crate) before_s: f64,
     /// Sum and number of the trained rewards of every step.
     #[serde(skip)]
-    rewards: Vec<(f64, usize)>,
+    pub(crate) rewards: Vec<(f64, usize)>,
 }
 
 impl Summary {
@@ -62,10 +65,20 @@ impl Summary {
         Self { seed, ..Self::default() }
     }
 
+    /// The summary of a checkpoint, to go on with.
+    pub(crate) fn resumed(self, rewards: Vec<(f64, usize)>) -> Self {
+        Self { before_s: self.wall_s, rewards, ..self }
+    }
+
+    /// Takes the time since the run was `started`.
+    pub(crate) fn clock(&mut self, started: Instant) {
+        self.wall_s = self.before_s + started.elapsed().as_secs_f64();
+    }
+
     /// Counts rollouts that were dropped.
     pub fn add_dropped(&mut self, dropped: &[Dropped]) {
         for drop in dropped {
-            *self.dropped.entry(drop.reason.label()).or_default() += 1;
+            *self.dropped.entry(drop.reason.label().to_owned()).or_default() += 1;
         }
     }
 

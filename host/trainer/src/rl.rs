@@ -1,6 +1,7 @@
 //! Reinforcement learning: the loop, from prompts to weights.
 
 use crate::advantage::{advantages, rewards};
+use crate::checkpoint::{Checkpoints, From};
 use crate::error::TrainError;
 use crate::loss::PolicyLoss;
 use crate::optim::Update;
@@ -13,13 +14,29 @@ use molt_core::settings::TrainSettings;
 use molt_generator::{Generator, WeightUpdate};
 use molt_model::Weights;
 use molt_observe::{Progress, RunDir};
-use molt_rollout::{Batches, Driver, Plan, Prompts, evaluate};
+use molt_rollout::{Batches, Driver, Plan, Position, Prompts, evaluate};
 use molt_sandbox::{Estimator, Traits};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
+
+/// Where the loop is, in a checkpoint.
+#[derive(Debug, Serialize, Deserialize)]
+struct State {
+    summary: Summary,
+    /// [`Summary::rewards`], which `summary.json` does not show.
+    rewards: Vec<(f64, usize)>,
+    position: Position,
+}
+
+impl State {
+    fn of(summary: &Summary, position: Position) -> Self {
+        Self { summary: summary.clone(), rewards: summary.rewards.clone(), position }
+    }
+}
 
 /// Everything that a run is made of, loaded and checked.
 pub struct Training<G: Generator> {
@@ -34,6 +51,7 @@ pub struct Training<G: Generator> {
     pub estimator: Estimator,
     /// What the estimator says of itself, checked by [`crate::advantage::check_estimator`].
     pub traits: Traits,
+    pub from: From,
 }
 
 /// Prompts that are never trained on, and how they are rolled out.
@@ -58,8 +76,8 @@ pub fn train<G: Generator>(
 ) -> Result<(Summary, End), TrainError> {
     let started = Instant::now();
     let mut summary = Summary::new(training.settings.run.seed);
-    let result = guarded(|| run(training, run_dir, runtime, stop, &mut summary));
-    summary.wall_s = started.elapsed().as_secs_f64();
+    let result = guarded(|| run(training, run_dir, (runtime, stop), started, &mut summary));
+    summary.clock(started);
     let end = conclude(run_dir, result, &summary)?;
     Ok((summary, end))
 }
@@ -67,11 +85,11 @@ pub fn train<G: Generator>(
 fn run<G: Generator>(
     training: Training<G>,
     run_dir: &mut RunDir,
-    runtime: &Handle,
-    stop: &CancellationToken,
+    (runtime, stop): (&Handle, &CancellationToken),
+    started: Instant,
     summary: &mut Summary,
 ) -> Result<End, TrainError> {
-    let Training { settings, weights, ranks, driver, prompts, held_out, estimator, traits } = training;
+    let Training { settings, weights, ranks, driver, prompts, held_out, estimator, traits, from } = training;
     let plan = plan(&settings, prompts, traits.needs_group);
     let planned = batches_planned(&settings, &plan);
     let mut learner = Learner::new(
@@ -87,15 +105,25 @@ fn run<G: Generator>(
         Some(held_out) => evaluate_held_out(held_out, &settings, run_dir, step, &progress, (runtime, stop)),
         None => Ok(None),
     };
-    if settings.train.eval_at_start {
+    let mut position = None;
+    if let Some(checkpoint) = &from.checkpoint {
+        let state: State = checkpoint.restore(&mut learner)?;
+        (*summary, position) = (state.summary.resumed(state.rewards), Some(state.position));
+        publish(&mut learner, &driver, runtime)?;
+    }
+    let saved = (&settings.ckpt, &settings.model);
+    let mut checkpoints = Checkpoints::new(run_dir.path(), saved, from.identity, summary.steps);
+    if settings.train.eval_at_start && from.checkpoint.is_none() {
         summary.held_out_accuracy_before = eval(run_dir, 0)?;
     }
 
     let mut batches = {
         let _in_runtime = runtime.enter();
-        match settings.train.sync {
-            true => Batches::sync(Arc::clone(&driver), plan),
-            false => Batches::streaming(Arc::clone(&driver), plan, settings.train.async_queue_size),
+        let (driver, queue_size) = (Arc::clone(&driver), settings.train.async_queue_size);
+        match position {
+            Some(position) => Batches::resume(driver, plan, queue_size, position),
+            None if settings.train.sync => Batches::sync(driver, plan),
+            None => Batches::streaming(driver, plan, queue_size),
         }
     };
     let loss = PolicyLoss::from(&settings.algo);
@@ -148,9 +176,7 @@ fn run<G: Generator>(
         let train = clock.elapsed();
 
         let publishing = Instant::now();
-        let parameters = learner.parameters()?;
-        let new = WeightUpdate { version: learner.version(), parameters };
-        runtime.block_on(driver.generator.load_weights(new))?;
+        publish(&mut learner, &driver, runtime)?;
         batches.published(learner.version());
         let times = Times { generate_wait: batch.wait, train, publish: publishing.elapsed() };
 
@@ -181,6 +207,15 @@ fn run<G: Generator>(
         if settings.train.eval_every.is_some_and(|every| step.is_multiple_of(every)) {
             summary.held_out_accuracy_after = eval(run_dir, step)?;
         }
+        summary.clock(started);
+        if checkpoints.due(step, false) {
+            let state = State::of(summary, runtime.block_on(batches.position())?);
+            checkpoints.save(&mut learner, step, &state)?;
+        }
+    }
+    if checkpoints.due(summary.steps, true) {
+        let state = State::of(summary, runtime.block_on(batches.position())?);
+        checkpoints.save(&mut learner, summary.steps, &state)?;
     }
     record_dropped(&batches.take_dropped(), summary, run_dir)?;
     drop(batches);
@@ -198,6 +233,17 @@ fn run<G: Generator>(
     progress.done();
     // An evaluation that was asked to stop gave no accuracy.
     Ok(if stop.is_cancelled() { End::Interrupted } else { end })
+}
+
+/// Gives the generator the weights as they are.
+fn publish<G: Generator>(
+    learner: &mut Learner,
+    driver: &Driver<G>,
+    runtime: &Handle,
+) -> Result<(), TrainError> {
+    let parameters = learner.parameters()?;
+    let new = WeightUpdate { version: learner.version(), parameters };
+    Ok(runtime.block_on(driver.generator.load_weights(new))?)
 }
 
 /// The held-out accuracy under the generator's weights, logged as the metrics of `step`. None if `stop` came first.

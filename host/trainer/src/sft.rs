@@ -1,5 +1,6 @@
 //! Supervised fine-tuning: maximum likelihood of the assistant's tokens.
 
+use crate::checkpoint::{Checkpoints, From};
 use crate::conversations::Conversation;
 use crate::error::TrainError;
 use crate::ranks::Ranks;
@@ -11,12 +12,12 @@ use molt_core::settings::SftSettings;
 use molt_model::Weights;
 use molt_observe::{Progress, RunDir};
 use molt_rollout::jsonl::Rows;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// `summary.json` of `molt sft`.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct SftSummary {
     pub seed: u64,
     /// Usable conversations, and malformed ones that were left out.
@@ -26,9 +27,19 @@ pub struct SftSummary {
     pub steps: u64,
     /// Tokens learnt, counted in every pass.
     pub tokens: usize,
+    /// Of `wall_s`, what passed before the checkpoint that the run went on from.
+    #[serde(skip)]
+    pub(crate) before_s: f64,
     /// `−log π` per learnt token at the first step and at the last.
     pub loss_first: Option<f64>,
     pub loss_last: Option<f64>,
+}
+
+impl SftSummary {
+    /// Takes the time since the run was `started`.
+    fn clock(&mut self, started: Instant) {
+        self.wall_s = self.before_s + started.elapsed().as_secs_f64();
+    }
 }
 
 /// Trains `decoder`, with the other ranks if there are any, on the conversations and saves the model to `model/` in the run directory. Returns what
@@ -38,15 +49,17 @@ pub fn train(
     settings: &SftSettings,
     (weights, ranks): (Weights, Option<Ranks>),
     conversations: &Rows<Conversation>,
+    from: &From,
     run_dir: &mut RunDir,
     stop: &CancellationToken,
 ) -> Result<(SftSummary, End), TrainError> {
     let started = Instant::now();
     let (rows, skipped) = (conversations.rows.len(), conversations.skipped);
     let mut summary = SftSummary { seed: settings.run.seed, rows, skipped, ..SftSummary::default() };
-    let result =
-        guarded(|| run(settings, (weights, ranks), &conversations.rows, run_dir, stop, &mut summary));
-    summary.wall_s = started.elapsed().as_secs_f64();
+    let result = guarded(|| {
+        run(settings, (weights, ranks), (&conversations.rows, from), run_dir, stop, (started, &mut summary))
+    });
+    summary.clock(started);
     let end = conclude(run_dir, result, &summary)?;
     Ok((summary, end))
 }
@@ -54,10 +67,10 @@ pub fn train(
 fn run(
     settings: &SftSettings,
     (weights, ranks): (Weights, Option<Ranks>),
-    rows: &[Conversation],
+    (rows, from): (&[Conversation], &From),
     run_dir: &mut RunDir,
     stop: &CancellationToken,
-    summary: &mut SftSummary,
+    (started, summary): (Instant, &mut SftSummary),
 ) -> Result<End, TrainError> {
     let sft = &settings.sft;
     let planned = sft.passes.saturating_mul(rows.len().div_ceil(sft.batch_size) as u64);
@@ -70,9 +83,16 @@ fn run(
         Layout::new(sft.micro_batch_tokens, &settings.fsdp),
         1.0,
     )?;
+    if let Some(checkpoint) = &from.checkpoint {
+        *summary = checkpoint.restore(&mut learner)?;
+        summary.before_s = summary.wall_s;
+    }
+    let saved = (&settings.ckpt, &settings.model);
+    let mut checkpoints = Checkpoints::new(run_dir.path(), saved, from.identity.clone(), summary.steps);
     let progress = Progress::new(Some(planned), "sft");
     let mut end = End::Finished;
-    for batch in batches(rows, sft.passes, sft.batch_size, settings.run.seed).take(planned as usize) {
+    let batches = batches(rows, sft.passes, sft.batch_size, settings.run.seed).take(planned as usize);
+    for batch in batches.skip(summary.steps as usize) {
         if stop.is_cancelled() {
             end = End::Interrupted;
             break;
@@ -97,6 +117,13 @@ fn run(
         let metrics: Metrics = metrics.map(|(name, value)| (name.to_owned(), value)).into();
         run_dir.metrics(summary.steps, &metrics)?;
         progress.step(summary.steps, &format!("loss {loss:.3}  {} tok/s", thousands(tokens_per_s)));
+        summary.clock(started);
+        if checkpoints.due(summary.steps, false) {
+            checkpoints.save(&mut learner, summary.steps, summary)?;
+        }
+    }
+    if checkpoints.due(summary.steps, true) {
+        checkpoints.save(&mut learner, summary.steps, summary)?;
     }
     save_model(&mut learner, &settings.model, &run_dir.path().join("model"))?;
     progress.done();

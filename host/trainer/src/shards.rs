@@ -9,7 +9,8 @@ use crate::error::TrainError;
 use crate::optim::Parameter;
 use molt_model::{Network, Unit, Weights};
 use molt_torch::{Group, Pending};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use tch::{Kind, Tensor};
 
 /// This rank's part of all parameters and of their gradients.
@@ -69,6 +70,12 @@ impl Shards {
         self.ranks.as_ref()
     }
 
+    /// The whole shape of every parameter.
+    pub(crate) fn shapes(&self) -> BTreeMap<String, Vec<i64>> {
+        let pieces = self.units.values().flat_map(|shard| &shard.pieces);
+        pieces.map(|piece| (piece.name.clone(), piece.shape.clone())).collect()
+    }
+
     /// Handles to what this rank trains: values and gradients share their storage with the shards.
     pub(crate) fn parameters(&self, network: &Network) -> Vec<Parameter> {
         let of = |unit: Unit| self.units[&unit].parameters();
@@ -109,6 +116,14 @@ impl Shards {
             let _ = shard.gradient.shallow_clone().zero_();
         }
     }
+}
+
+/// The elements of a flat parameter of this shape that a rank of `size` ranks holds.
+pub(crate) fn extent(shape: &[i64], rank: usize, size: usize) -> Range<usize> {
+    let rows = shape.first().map_or(1, |&rows| rows as usize);
+    let row = shape.iter().skip(1).product::<i64>() as usize;
+    let most = rows.div_ceil(size);
+    (rank * most).min(rows) * row..((rank + 1) * most).min(rows) * row
 }
 
 impl Shard {

@@ -197,6 +197,8 @@ impl Learner {
                         learner.shards.gather(unit)?.wait()?;
                     }
                 }
+                Order::Save { dir } => drop(learner.save(&dir)?),
+                Order::Restore { dir, ranks, steps } => learner.restore(&dir, ranks, steps)?,
                 Order::Begin { .. } => return Err(out_of_turn("the beginning")),
                 Order::End => return Ok(()),
             }
@@ -341,6 +343,7 @@ impl Drop for Learner {
     }
 }
 
+pub(crate) mod part;
 mod pass;
 #[cfg(test)]
 pub(crate) mod ranks;

@@ -1,0 +1,101 @@
+//! Where a run begins: at its beginning, or at a checkpoint.
+
+use crate::stop::{OrStop, Stop};
+use molt_core::settings::{self, Ckpt};
+use molt_observe::RunDir;
+use molt_sandbox::LOCK_FILE;
+use molt_trainer::checkpoint::{Checkpoint, Found, From, Identity};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use time::OffsetDateTime;
+use time::macros::format_description;
+
+const HELP: &str = "give another run.dir, or free space there";
+
+/// The run directory to be made, or to go on in: nothing is written yet.
+pub(crate) fn run_dir(run: &settings::Run, ckpt: Option<&Ckpt>, command: &str) -> Result<PathBuf, Stop> {
+    let path = run.dir.clone().unwrap_or_else(|| {
+        let format = format_description!("[year][month][day]-[hour][minute][second]");
+        let now = OffsetDateTime::now_utc();
+        let stamp = now.format(&format).unwrap_or_else(|_| now.unix_timestamp().to_string());
+        Path::new("runs").join(format!("{command}-{stamp}"))
+    });
+    if !ckpt.is_some_and(|ckpt| is_in_place(ckpt, &path)) {
+        let help = "give another run.dir; to go on with the run there, set ckpt.load to it too";
+        RunDir::check(&path).or_user("the run cannot be recorded", help)?;
+    }
+    Ok(path)
+}
+
+/// Whether a run goes on in the directory that it is loaded from.
+fn is_in_place(ckpt: &Ckpt, run_dir: &Path) -> bool {
+    let Some(load) = &ckpt.load else { return false };
+    load == run_dir
+        || match (load.canonicalize(), run_dir.canonicalize()) {
+            (Ok(load), Ok(run_dir)) => load == run_dir,
+            _ => false,
+        }
+}
+
+/// Finds the checkpoint that the settings ask for, and says what is to be known of it.
+pub(crate) fn from(
+    ckpt: &Ckpt,
+    run_dir: &Path,
+    identity: Identity,
+    settings: &impl settings::Settings,
+) -> Result<From, Stop> {
+    let Some(load) = &ckpt.load else { return Ok(From { checkpoint: None, identity }) };
+    let cannot = || format!("the run cannot go on from {}", load.display());
+    let help = "ckpt.load names a run directory with checkpoints/ in it, or one of them";
+    let Found { checkpoint, skipped } = Checkpoint::find(load).or_user(cannot(), help)?;
+    for (path, reason) in skipped {
+        eprintln!("skipped   {}: {reason}", path.display());
+    }
+    match &checkpoint {
+        Some(checkpoint) => {
+            let help = "go on with the same data and settings, or leave out ckpt.load to begin anew";
+            let differences = checkpoint.differences(&identity, settings).or_user(cannot(), help)?;
+            eprintln!("resume    after step {}, from {}", checkpoint.step(), checkpoint.path().display());
+            differences.iter().for_each(|line| eprintln!("changed   {line}"));
+        }
+        None if is_in_place(ckpt, run_dir) => {
+            eprintln!("resume    no checkpoint in {}: the run begins anew", load.display());
+        }
+        None => {
+            let error = format!("{}: there is no checkpoint that can be used", cannot());
+            return Err(Stop::user(
+                error,
+                "ckpt.every has a run write some; leave out ckpt.load to begin anew",
+            ));
+        }
+    }
+    Ok(From { checkpoint, identity })
+}
+
+/// Makes the run directory, or goes on in it, and writes down what the run is made of: `components.json` last, and
+/// `plugins.lock` if there are plugins.
+pub(crate) fn record(
+    path: &Path,
+    command: &str,
+    settings: &impl settings::Settings,
+    (components, lock): (&Value, Option<&str>),
+    from: Option<(&Ckpt, &From)>,
+) -> Result<RunDir, Stop> {
+    let toml = toml(settings)?;
+    let step = from.and_then(|(_, from)| from.checkpoint.as_ref()).map_or(0, Checkpoint::step);
+    let opened = match from {
+        Some((ckpt, _)) if is_in_place(ckpt, path) => RunDir::resume(path, command, step),
+        _ => RunDir::create(path, command),
+    };
+    let run_dir = opened.or_user("the run cannot be recorded", HELP)?;
+    run_dir.write_settings(&toml).or_user("the run cannot be recorded", HELP)?;
+    let locked = lock.map(|lock| run_dir.write_text(LOCK_FILE, lock)).transpose();
+    let written = locked.and_then(|_| run_dir.write_components(components));
+    written.or_user("the run cannot be recorded", HELP)?;
+    Ok(run_dir)
+}
+
+/// The resolved settings as a file.
+pub(crate) fn toml(settings: &impl settings::Settings) -> Result<String, Stop> {
+    settings.to_toml().or_user("these settings cannot be written down", "use paths in UTF-8")
+}

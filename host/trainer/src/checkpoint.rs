@@ -1,0 +1,391 @@
+//! Checkpoints: directories with all that a run needs to go on, whole or not there at all.
+//!
+//! `checkpoints/step-000010/` holds `checkpoint.json`, which names every other file with its digest; a part of every
+//! rank; and `state`, where the loop is. It is written under another name, flushed, and renamed.
+
+use crate::error::TrainError;
+use crate::save::save_model;
+use crate::step::Learner;
+use crate::step::part::{digest, file_name};
+use molt_core::settings::{self, Ckpt};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+const FOLDER: &str = "checkpoints";
+const MANIFEST: &str = "checkpoint.json";
+const STATE: &str = "state";
+const MODEL: &str = "model";
+
+/// Raised when files are laid out in another way.
+const FORMAT: u32 = 1;
+
+/// What a run is of, which one that goes on must be of too.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Identity {
+    /// The command: `train` or `sft`.
+    pub command: String,
+    /// The digest of what it is trained on.
+    pub data: String,
+    /// What plugins it has.
+    pub components: Value,
+    /// Its resolved settings, in TOML.
+    pub settings: String,
+}
+
+impl Identity {
+    /// Of a run over `data`, whose contents are what counts.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    pub fn new(
+        command: &str,
+        data: &[&Path],
+        components: Value,
+        settings: String,
+    ) -> Result<Self, TrainError> {
+        let of = |path: &&Path| {
+            digest(path).map_err(|source| TrainError::Unreadable { path: path.to_path_buf(), source })
+        };
+        let data: Vec<String> =
+            data.iter().map(|path| Ok(hexadecimal(&of(path)?))).collect::<Result<_, TrainError>>()?;
+        Ok(Self { command: command.to_owned(), data: data.join(" "), components, settings })
+    }
+}
+
+/// `checkpoint.json`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Manifest {
+    format: u32,
+    step: u64,
+    /// Updates of the optimiser.
+    updates: u64,
+    ranks: usize,
+    /// Shape of every trained parameter.
+    parameters: BTreeMap<String, Vec<i64>>,
+    /// SHA-256 of every other file, in hexadecimal.
+    files: BTreeMap<String, String>,
+    #[serde(flatten)]
+    of: Identity,
+}
+
+/// A checkpoint whose files are whole.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Checkpoint {
+    dir: PathBuf,
+    manifest: Manifest,
+}
+
+/// What there is to go on from.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// The last good one.
+    pub checkpoint: Option<Checkpoint>,
+    /// Later ones that cannot be used, and why.
+    pub skipped: Vec<(PathBuf, String)>,
+}
+
+impl Checkpoint {
+    /// The last good checkpoint of a run directory, or the one that `path` is.
+    ///
+    /// # Errors
+    /// If `path` is a checkpoint that cannot be used, or cannot be read.
+    pub fn find(path: &Path) -> Result<Found, TrainError> {
+        if path.join(MANIFEST).exists() {
+            let opened = Self::open(path);
+            let checkpoint =
+                opened.map_err(|reason| TrainError::Checkpoint { path: path.to_owned(), reason })?;
+            return Ok(Found { checkpoint: Some(checkpoint), skipped: vec![] });
+        }
+        let mut found = Found::default();
+        let all = list(&path.join(FOLDER));
+        let all =
+            all.map_err(|error| TrainError::Checkpoint { path: path.to_owned(), reason: error.to_string() })?;
+        for (_, dir) in all.into_iter().rev() {
+            match Self::open(&dir) {
+                Ok(checkpoint) => {
+                    found.checkpoint = Some(checkpoint);
+                    break;
+                }
+                Err(reason) => found.skipped.push((dir, reason)),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Reads a checkpoint and every file of it.
+    fn open(dir: &Path) -> Result<Self, String> {
+        let text = fs::read(dir.join(MANIFEST)).map_err(|error| format!("{MANIFEST}: {error}"))?;
+        let manifest: Manifest =
+            serde_json::from_slice(&text).map_err(|error| format!("{MANIFEST} is damaged: {error}"))?;
+        if manifest.format != FORMAT {
+            return Err(format!(
+                "it is of format {}, and this version of molt reads {FORMAT}",
+                manifest.format
+            ));
+        }
+        let parts = (0..manifest.ranks).map(|rank| file_name(rank, manifest.ranks));
+        for name in parts.chain([STATE.to_owned()]) {
+            let expected =
+                manifest.files.get(&name).ok_or_else(|| format!("{MANIFEST} does not name {name}"))?;
+            let found = digest(&dir.join(&name)).map_err(|error| format!("{name}: {error}"))?;
+            if hexadecimal(&found) != *expected {
+                return Err(format!("{name} is damaged: it is not what was written"));
+            }
+        }
+        Ok(Self { dir: dir.to_owned(), manifest })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The step after which it was written.
+    pub fn step(&self) -> u64 {
+        self.manifest.step
+    }
+
+    /// What was other in the run that wrote it, for people.
+    ///
+    /// # Errors
+    /// If a run of `now` cannot go on from it.
+    pub fn differences(
+        &self,
+        now: &Identity,
+        settings: &impl settings::Settings,
+    ) -> Result<Vec<String>, TrainError> {
+        let refused = |reason: String| TrainError::Checkpoint { path: self.dir.clone(), reason };
+        let before = &self.manifest.of;
+        if before.command != now.command {
+            return Err(refused(format!("it is of `molt {}`", before.command)));
+        }
+        if before.data != now.data {
+            return Err(refused(
+                "the data has changed since, so it is not known what was trained".to_owned(),
+            ));
+        }
+        let changes = settings::changes(settings, &before.settings)
+            .map_err(|error| refused(format!("its settings are damaged: {error}")))?;
+        if let Some(fixed) = changes.iter().find(|change| change.is_fixed) {
+            let settings::Change { key, before, now, .. } = fixed;
+            return Err(refused(format!(
+                "{key} was {before} and is {now}; a run goes on with what it began with"
+            )));
+        }
+        let changed =
+            changes.into_iter().map(|change| format!("{}: {} -> {}", change.key, change.before, change.now));
+        let plugins = (before.components != now.components)
+            .then(|| "plugins: others than before, see components.json".to_owned());
+        Ok(changed.chain(plugins).collect())
+    }
+
+    /// Puts the weights and the optimiser where they were, and gives back where the loop was.
+    ///
+    /// # Errors
+    /// If it is of another model, or cannot be read.
+    pub(crate) fn restore<T: DeserializeOwned>(&self, learner: &mut Learner) -> Result<T, TrainError> {
+        let refused = |reason: String| TrainError::Checkpoint { path: self.dir.clone(), reason };
+        let (had, has) = (&self.manifest.parameters, learner.shapes());
+        if let Some((name, shape)) = had.iter().chain(&has).find(|(name, _)| had.get(*name) != has.get(*name))
+        {
+            let reason = match (had.get(name), has.get(name)) {
+                (Some(had), Some(has)) => format!("of another model: {name} was {had:?} and is {has:?}"),
+                (Some(_), None) => {
+                    format!("of another model, or another part of it is trained: {name} {shape:?} is not")
+                }
+                _ => format!("of another model, or another part of it was trained: {name} {shape:?} was not"),
+            };
+            return Err(refused(reason));
+        }
+        learner.restore(&self.dir, self.manifest.ranks, self.manifest.updates)?;
+        let state = fs::read(self.dir.join(STATE)).map_err(|error| refused(format!("{STATE}: {error}")))?;
+        postcard::from_bytes(&state).map_err(|error| refused(format!("{STATE} is damaged: {error}")))
+    }
+}
+
+/// Where a run begins.
+#[derive(Debug)]
+pub struct From {
+    /// None at the beginning.
+    pub checkpoint: Option<Checkpoint>,
+    pub identity: Identity,
+}
+
+/// Writes the checkpoints of a run.
+#[derive(Debug)]
+pub(crate) struct Checkpoints<'a> {
+    /// `checkpoints/` in the run directory.
+    dir: PathBuf,
+    settings: &'a Ckpt,
+    model: &'a settings::Model,
+    of: Identity,
+    /// The step of the last one.
+    last: u64,
+}
+
+impl<'a> Checkpoints<'a> {
+    /// For a run in `run_dir` that begins after step `last`.
+    pub(crate) fn new(
+        run_dir: &Path,
+        (settings, model): (&'a Ckpt, &'a settings::Model),
+        of: Identity,
+        last: u64,
+    ) -> Self {
+        Self { dir: run_dir.join(FOLDER), settings, model, of, last }
+    }
+
+    /// Whether one is to be written after `step`, which the run ends with or not.
+    pub(crate) fn due(&self, step: u64, is_end: bool) -> bool {
+        step > self.last && self.settings.every.is_some_and(|every| is_end || step.is_multiple_of(every))
+    }
+
+    /// Writes one, and then forgets those that are too many.
+    ///
+    /// # Errors
+    /// If it cannot be written; what was there before is still there then.
+    pub(crate) fn save(
+        &mut self,
+        learner: &mut Learner,
+        step: u64,
+        state: &impl Serialize,
+    ) -> Result<(), TrainError> {
+        let part = self.dir.join(format!(".step-{step:06}.part"));
+        let result = self.write(learner, step, state, &part).and_then(|()| {
+            let place = self.dir.join(format!("step-{step:06}"));
+            // One of the same step, which could not be used or is written anew, is out of the way at once.
+            let old = self.dir.join(format!(".step-{step:06}.old"));
+            let moved = match fs::rename(&place, &old) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => fs::rename(&part, &place).and_then(|()| flush(&self.dir)),
+            };
+            moved.map_err(|source| TrainError::Write { path: place, source })
+        });
+        if let Err(error) = result {
+            // What is half-written must not stay; the first error is the one to report.
+            let _ = remove(&part);
+            return Err(TrainError::Save { step, last: self.last, source: Box::new(error) });
+        }
+        self.last = step;
+        self.forget();
+        Ok(())
+    }
+
+    fn write(
+        &self,
+        learner: &mut Learner,
+        step: u64,
+        state: &impl Serialize,
+        part: &Path,
+    ) -> Result<(), TrainError> {
+        let unwritable = |source| TrainError::Write { path: part.to_owned(), source };
+        remove(part).and_then(|()| fs::create_dir_all(part)).map_err(unwritable)?;
+        let parts = learner.save(part)?;
+        let ranks = parts.len();
+        let mut files: BTreeMap<String, String> = BTreeMap::new();
+        for (rank, digest) in parts.iter().enumerate() {
+            let name = file_name(rank, ranks);
+            if !part.join(&name).exists() {
+                return Err(TrainError::NotShared { rank, path: part.to_owned() });
+            }
+            files.insert(name, hexadecimal(digest));
+        }
+        let state = postcard::to_allocvec(state).map_err(|error| unwritable(io::Error::other(error)))?;
+        let path = part.join(STATE);
+        let written = write(&path, &state).and_then(|()| digest(&path));
+        files.insert(STATE.to_owned(), hexadecimal(&written.map_err(unwritable)?));
+        if self.settings.export {
+            save_model(learner, self.model, &part.join(MODEL))?;
+        }
+        let manifest = Manifest {
+            format: FORMAT,
+            step,
+            updates: learner.version().0,
+            ranks,
+            parameters: learner.shapes(),
+            files,
+            of: self.of.clone(),
+        };
+        let text = serde_json::to_vec_pretty(&manifest).map_err(|error| unwritable(error.into()))?;
+        write(&part.join(MANIFEST), &text).and_then(|()| flush(part)).map_err(unwritable)
+    }
+
+    /// Removes what was left half-written, and the oldest while there are too many or they take too much. What cannot
+    /// be removed stays.
+    fn forget(&self) {
+        for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(".step-") {
+                let _ = remove(&entry.path());
+            }
+        }
+        let Ok(mut all) = list(&self.dir) else { return };
+        let newest = all.pop();
+        let limit = self.settings.keep_gib.map(|gib| (gib * (1_u64 << 30) as f64) as u64);
+        let mut left: Vec<u64> = all.iter().chain(&newest).map(|(_, dir)| size(dir)).collect();
+        for (_, dir) in &all {
+            let too_large = limit.is_some_and(|limit| left.iter().sum::<u64>() > limit);
+            if left.len() <= self.settings.keep && !too_large {
+                break;
+            }
+            let _ = remove(dir);
+            left.remove(0);
+        }
+    }
+}
+
+/// The checkpoints in a folder, by ascending step. None if there is no such folder.
+fn list(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
+        Err(error) => return Err(error),
+    };
+    let mut all = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name();
+        let step =
+            name.to_str().and_then(|name| name.strip_prefix("step-")).and_then(|step| step.parse().ok());
+        all.extend(step.map(|step: u64| (step, entry.path())));
+    }
+    all.sort_unstable();
+    Ok(all)
+}
+
+/// Removes a directory that may not be there.
+fn remove(dir: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Writes a file, onto the disk.
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// Has the names in a directory on the disk.
+fn flush(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+/// Bytes of all files below a directory.
+fn size(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let of = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => size(&entry.path()),
+        Ok(metadata) => metadata.len(),
+        Err(_) => 0,
+    };
+    entries.map(of).sum()
+}
+
+fn hexadecimal(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
