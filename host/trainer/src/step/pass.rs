@@ -192,7 +192,7 @@ impl Learner {
         batch: &MicroBatch,
         loss: &mut impl FnMut(&[Target], &Tensor) -> Tensor,
     ) -> Result<(Tensor, Option<Tensor>), TrainError> {
-        let chunk = (self.layout.max_logits / self.network.config().vocab_size).max(1);
+        let chunk = self.layout.logit_rows;
         let (mut parts, mut by_head) = (Vec::new(), None);
         for start in (0..batch.targets.len()).step_by(chunk) {
             let count = chunk.min(batch.targets.len() - start);
