@@ -9,7 +9,7 @@ use molt_core::ids::{Token, WeightVersion};
 use molt_core::settings::{Fsdp, Optim};
 use molt_core::trajectory::Segment;
 use molt_model::{Config, Network, Weights};
-use molt_torch::Group;
+use molt_torch::{Group, Traffic};
 use tch::{Kind, Tensor};
 
 /// Few enough for memory and caches, many enough for the matrix products.
@@ -252,6 +252,11 @@ impl Learner {
             Ok(all)
         };
         whole().map_err(|error| self.explained(error))
+    }
+
+    /// What this rank has sent to others since they found each other.
+    pub fn traffic(&self) -> Traffic {
+        self.shards.ranks().map(Group::traffic).unwrap_or_default()
     }
 
     /// The version of the weights as they are now.
