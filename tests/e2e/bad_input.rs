@@ -62,6 +62,11 @@ fn unknown_key_in_the_file_names_the_nearest() {
 }
 
 #[test]
+fn routes_of_a_model_without_experts() {
+    refused(&["--train.replay_routing"], &["train.replay_routing", "no layer of the model has experts"]);
+}
+
+#[test]
 fn values_of_the_wrong_type_or_range() {
     refused(&["--rollout.batch_size", "many"], &["rollout.batch_size", "many"]);
     refused(&["--rollout.batch_size", "0"], &["rollout.batch_size"]);

@@ -7,4 +7,5 @@ mod crash;
 mod languages;
 mod plugins;
 mod ranks;
+mod resume;
 mod runs;

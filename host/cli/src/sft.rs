@@ -6,8 +6,10 @@ use crate::{interrupt, wiring};
 use molt_core::settings::SftSettings;
 use molt_trainer::End;
 use molt_trainer::checkpoint::Identity;
+use molt_trainer::conversations::Source;
 use molt_trainer::{conversations, sft};
 use serde_json::json;
+use std::path::{Path, PathBuf};
 
 pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
     let runtime = wiring::runtime()?;
@@ -26,41 +28,54 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
     }
     let path = wiring::run_dir(&settings.run, Some(&settings.ckpt), "sft")?;
     let context = model.context("sft.max_context", settings.sft.max_context)?;
-    let file = settings.data.conversations.display();
-    let conversations = conversations::load(&settings.data, &model.chat, context).or_user(
-        format!("data.conversations {file} cannot be used"),
-        "each line is an object such as {\"prompt\": \"2+3?\", \"answer\": \"5\"}; data.prompt_key and \
-         data.reply_key name the columns",
-    )?;
+    let help = "each line is an object such as {\"prompt\": \"2+3?\", \"answer\": \"5\"}; data.prompt_key and \
+                data.reply_key name the columns";
+    let sources = conversations::load(&settings.data, &model.chat, context)
+        .or_user("data.conversations cannot be used", help)?;
+    let read = |path| conversations::read_file(path, &settings.data, &model.chat, context);
+    let held_out = settings.eval.conversations.as_deref().map(read).transpose();
+    let held_out = held_out.or_user("eval.conversations cannot be used", help)?;
     let weights = model.policy()?;
     let ranks = rank.as_ref().map(|env| ranks::join(env, &settings.fsdp, &settings, &weights)).transpose()?;
 
     let components = json!({ "molt": env!("CARGO_PKG_VERSION"), "plugins": [] });
-    let data = [&*settings.data.conversations];
+    let data: Vec<&Path> = settings.data.conversations.iter().map(PathBuf::as_path).collect();
     let identity = Identity::new("sft", &data, components.clone(), wiring::toml(&settings)?)
         .or_user("the data cannot be read", "look at data.conversations")?;
     let from = wiring::from(&settings.ckpt, &path, identity, &settings)?;
     let parts = (&components, None);
     let mut run_dir = wiring::record(&path, "sft", &settings, parts, Some((&settings.ckpt, &from)))?;
     eprintln!("model     {}", model.describe());
-    let skipped = crate::present::skipped(conversations.skipped);
-    eprintln!("data      {} conversations{skipped}", conversations.rows.len());
+    let count = |of: fn(&Source) -> usize| sources.iter().map(of).sum::<usize>();
+    let mut said = format!("{} conversations", count(|source| source.rows.len()));
+    if let Some(held_out) = &held_out {
+        said += &format!(", {} held out", held_out.rows.len());
+    }
+    let skipped = count(|source| source.skipped) + held_out.as_ref().map_or(0, |rows| rows.skipped);
+    eprintln!("data      {said}{}", crate::present::skipped(skipped));
     if let Some(env) = &rank {
         eprintln!("ranks     {env}");
     }
     eprintln!("run       {}", run_dir.path().display());
 
     let stop = interrupt::on_ctrl_c(runtime.handle());
-    let result = sft::train(&settings, (weights, ranks), &conversations, &from, &mut run_dir, &stop);
+    let data = sft::Data { sources: &sources, held_out: held_out.as_ref().map(|rows| &rows.rows[..]) };
+    let result = sft::train(&settings, (weights, ranks), &data, &from, &mut run_dir, &stop);
     let place = run_dir.path();
     let (summary, end) =
         result.or_failed("the run failed", format!("what the run reached is in {}", place.display()))?;
     let number = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.3}"));
     eprintln!("steps     {} in {:.0} s", summary.steps, summary.wall_s);
     eprintln!("loss      {} -> {}", number(summary.loss_first), number(summary.loss_last));
+    if let (before, Some(after)) = (summary.held_out_loss_before, summary.held_out_loss_after) {
+        eprintln!("held-out  {} -> {after:.3}", number(before));
+    }
     let curves = wiring::draw(
         place,
-        &[("Loss", &[("per token", "train/loss")]), ("Gradient norm", &[("L2", "train/grad_norm")])],
+        &[
+            ("Loss", &[("per token", "train/loss"), ("held-out", "eval/loss")]),
+            ("Gradient norm", &[("L2", "train/grad_norm")]),
+        ],
     )?;
     eprintln!("curves    {}", curves.display());
     if end == End::Interrupted { Err(interrupt::told(place)) } else { Ok(()) }

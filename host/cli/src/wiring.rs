@@ -38,7 +38,7 @@ impl Model {
         let unusable = || format!("the model in {} cannot be used", path.display());
         let config = Config::load(&path.join("config.json")).or_user(
             unusable(),
-            "model.path must be a Hugging Face directory of the Llama or Qwen3 family",
+            "model.path must be a Hugging Face directory of the Llama, Qwen3 or Qwen3-MoE family",
         )?;
         let chat = Chat::load(path, model.chat_template.as_deref()).or_user(
             unusable(),
@@ -115,6 +115,10 @@ pub(crate) fn prompts(
 /// The sampling of training rollouts.
 pub(crate) fn training_turn(settings: &settings::TrainSettings, model: &Model) -> Result<TurnSettings, Stop> {
     let rollout = &settings.rollout;
+    if settings.train.replay_routing && model.config.experts.is_none() {
+        let error = "train.replay_routing is set, and no layer of the model has experts";
+        return Err(Stop::user(error, "leave train.replay_routing out, or train a mixture of experts"));
+    }
     Ok(TurnSettings {
         sampling: Sampling {
             temperature: rollout.temperature,
@@ -125,6 +129,7 @@ pub(crate) fn training_turn(settings: &settings::TrainSettings, model: &Model) -
         },
         max_context: model.context("rollout.max_context", rollout.max_context)?,
         max_turns: settings.agent.max_turns,
+        record_routing: settings.train.replay_routing,
     })
 }
 
@@ -144,6 +149,7 @@ pub(crate) fn eval_turn(
         },
         max_context: model.context("eval.max_context", eval.max_context)?,
         max_turns: agent.max_turns,
+        record_routing: false,
     })
 }
 

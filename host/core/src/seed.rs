@@ -11,6 +11,8 @@ pub enum Purpose {
     Plugin { rollout: RolloutId },
     /// The order of the rows in one pass over the data.
     Shuffle { pass: u64 },
+    /// The part of a file that comes in one pass over the data.
+    Part { pass: u64, file: u64 },
     /// Random initial weights.
     Init,
     /// One evaluation rollout: kept apart so that evaluating does not change training.
@@ -33,6 +35,7 @@ pub fn derive(run: u64, purpose: Purpose) -> u64 {
         Purpose::Turn { rollout: r, turn } => [1, rollout(r)[0], rollout(r)[1], u64::from(turn)],
         Purpose::Plugin { rollout: r } => [2, rollout(r)[0], rollout(r)[1], 0],
         Purpose::Shuffle { pass } => [3, pass, 0, 0],
+        Purpose::Part { pass, file } => [9, pass, file, 0],
         Purpose::Init => [4, 0, 0, 0],
         Purpose::Eval { row, sample, turn } => [5, row, u64::from(sample), u64::from(turn)],
         Purpose::EvalPlugin { row, sample } => [6, row, u64::from(sample), 0],

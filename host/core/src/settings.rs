@@ -9,6 +9,7 @@ mod keys;
 mod origin;
 mod overlay;
 mod plugins;
+mod sft;
 mod validate;
 
 pub use ckpt::{Change, Ckpt, changes};
@@ -17,6 +18,7 @@ pub use keys::{ANY, Key, Kind, keys, nearest};
 pub use origin::{HttpRule, HttpRuleError, Origin};
 pub use overlay::load;
 pub use plugins::{Access, GrantedModel, Grants, Judge, LimitOverrides, Limits, Plugins};
+pub use sft::{Sft, SftData, SftEval, SftSettings};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -42,19 +44,6 @@ pub struct TrainSettings {
     pub eval: Eval,
     pub ckpt: Ckpt,
     pub log: Log,
-}
-
-/// Settings of `molt sft`: supervised fine-tuning.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct SftSettings {
-    pub run: Run,
-    pub model: Model,
-    pub data: SftData,
-    pub sft: Sft,
-    pub fsdp: Fsdp,
-    pub optim: Optim,
-    pub ckpt: Ckpt,
 }
 
 /// Settings of `molt eval`.
@@ -146,30 +135,6 @@ impl Default for EvalData {
     fn default() -> Self {
         let data = Data::default();
         Self { prompt_key: data.prompt_key, label_key: data.label_key, on_bad_row: data.on_bad_row }
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct SftData {
-    /// Conversations to learn from: a file with one JSON object per line. Required.
-    pub conversations: PathBuf,
-    /// The column with the conversation: a list of messages, or a string that is the user's message.
-    pub prompt_key: String,
-    /// The column with the reply, when the conversation column holds only the prompt.
-    pub reply_key: String,
-    /// What to do with a malformed row, or one longer than the context: refuse or skip.
-    pub on_bad_row: BadRow,
-}
-
-impl Default for SftData {
-    fn default() -> Self {
-        Self {
-            conversations: PathBuf::new(),
-            prompt_key: "prompt".into(),
-            reply_key: "answer".into(),
-            on_bad_row: BadRow::default(),
-        }
     }
 }
 
@@ -331,6 +296,10 @@ pub struct Train {
     /// The run stops when a token sampled by the weights being trained has a log-probability that differs
     /// by more than this between rollout and training.
     pub max_logprob_gap: f64,
+    /// Train every token over the experts that it was sampled with, which the router may not choose again to the
+    /// last digit. Only for models with experts. What was sampled before a change of weights within a rollout goes
+    /// where the router sends it.
+    pub replay_routing: bool,
     /// Evaluate after every so many steps, and at the end. Unset: only at the end.
     pub eval_every: Option<u64>,
     /// Evaluate before the first step.
@@ -346,6 +315,7 @@ impl Default for Train {
             micro_batch_tokens: 8192,
             max_steps: None,
             max_logprob_gap: 1e-2,
+            replay_routing: false,
             eval_every: None,
             eval_at_start: true,
         }
@@ -417,27 +387,6 @@ impl Default for Optim {
             warmup_steps: 0,
             min_lr_ratio: 0.1,
         }
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct Sft {
-    /// Passes over the conversations.
-    pub passes: u64,
-    /// Conversations per optimiser step.
-    pub batch_size: usize,
-    /// Tokens of one forward and backward at most, padding included.
-    pub micro_batch_tokens: usize,
-    /// Tokens per conversation at most; a longer one is a bad row. Unset: the model's context.
-    pub max_context: Option<usize>,
-    /// Stop after this many steps. Unset: when the data ends.
-    pub max_steps: Option<u64>,
-}
-
-impl Default for Sft {
-    fn default() -> Self {
-        Self { passes: 1, batch_size: 32, micro_batch_tokens: 8192, max_context: None, max_steps: None }
     }
 }
 

@@ -29,17 +29,61 @@ pub struct Action {
     pub turn: u32,
 }
 
+/// The experts that a generator sent the tokens of a sequence to, under weights of one version.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Routing {
+    version: WeightVersion,
+    /// Layers with experts times experts of a token. At least 1.
+    width: usize,
+    /// `width` for each position, from the first token on.
+    experts: Vec<u16>,
+    /// The first position whose record holds.
+    from: usize,
+}
+
+impl Routing {
+    /// `experts` are in the order `[positions, layers with experts, experts of a token]`, `width` of them for each
+    /// position; the weights of `version` sent the tokens there.
+    ///
+    /// # Panics
+    /// If there is not a whole number of positions.
+    pub fn new(version: WeightVersion, width: usize, experts: Vec<u16>) -> Self {
+        assert!(
+            width > 0 && experts.len().is_multiple_of(width),
+            "{} experts, {width} a position",
+            experts.len()
+        );
+        Self { version, width, experts, from: 0 }
+    }
+
+    /// The weights that sent the tokens there.
+    pub fn version(&self) -> WeightVersion {
+        self.version
+    }
+
+    /// The experts of all positions that have a record, as [`Routing::experts`] gives them.
+    pub fn records(&self) -> impl Iterator<Item = &[u16]> {
+        self.experts.chunks_exact(self.width).skip(self.from)
+    }
+
+    /// The experts of the token at `position`, `[layers with experts, experts of a token]`; none if it has no record.
+    pub fn experts(&self, position: usize) -> Option<&[u16]> {
+        self.records().nth(position.checked_sub(self.from)?)
+    }
+}
+
 /// One token sequence, which becomes one training row: context tokens and action tokens.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Segment {
     tokens: Vec<Token>,
     actions: Vec<Action>,
+    routing: Option<Routing>,
 }
 
 impl Segment {
     /// A segment that begins with context.
     pub fn new(context: Vec<Token>) -> Self {
-        Self { tokens: context, actions: Vec::new() }
+        Self { tokens: context, actions: Vec::new(), routing: None }
     }
 
     /// Appends tokens that the model did not sample: they condition, and are never trained.
@@ -63,6 +107,31 @@ impl Segment {
             });
             self.tokens.push(s.token);
         }
+    }
+
+    /// Takes in where the tokens so far went, under the weights that sampled the last action. Those that were not
+    /// computed yet are missing: a last sampled token is when the next turn begins.
+    ///
+    /// What is kept never is of other weights than those that sampled an action behind it. Once weights have
+    /// changed, the actions before went other ways than those behind: so what is known up to the last action of
+    /// other weights is forgotten, and nothing is taken in for it. While weights are the same, the record that a
+    /// position has stays: it is what its action was sampled with.
+    pub fn record_routing(&mut self, routing: Routing) {
+        match &mut self.routing {
+            Some(known) if known.version == routing.version && known.width == routing.width => {
+                let more = routing.experts.get(known.experts.len()..).unwrap_or_default();
+                known.experts.extend_from_slice(more);
+            }
+            known => {
+                let other = self.actions.iter().rev().find(|action| action.version != routing.version);
+                *known = Some(Routing { from: other.map_or(0, |action| action.position), ..routing });
+            }
+        }
+    }
+
+    /// Where tokens are to go again when the segment is continued or trained.
+    pub fn routing(&self) -> Option<&Routing> {
+        self.routing.as_ref()
     }
 
     /// All tokens in order.
@@ -164,6 +233,57 @@ mod tests {
         assert_eq!(scored.credits(-2.0), [0.25, -0.5, 1.0]);
         let invalid = trajectory(Reward::Invalid { reason: String::new() });
         assert_eq!(invalid.credits(-2.0), [0.0, 0.0, -2.0], "what it earned on its way is void");
+    }
+
+    /// A routing by these weights whose experts at position `p` are `first + p`, twice.
+    fn routing(version: u64, first: u16, positions: u16) -> Routing {
+        let experts = (first..first + positions).flat_map(|expert| [expert; 2]).collect();
+        Routing::new(WeightVersion(version), 2, experts)
+    }
+
+    /// What a segment would replay at its positions.
+    fn replayed(segment: &Segment) -> Vec<Option<u16>> {
+        let at = |position| Some(segment.routing()?.experts(position)?[0]);
+        (0..segment.tokens().len()).map(at).collect()
+    }
+
+    fn sampled(version: u64) -> Sampled {
+        Sampled { token: 9, logprob: -1.0, version: WeightVersion(version) }
+    }
+
+    #[test]
+    fn the_first_record_of_the_same_weights_holds() {
+        let mut segment = Segment::new(vec![1, 2]);
+        segment.push_turn(0, &[sampled(3), sampled(3)]);
+        assert_eq!(replayed(&segment), [None; 4]);
+        segment.record_routing(routing(3, 100, 3));
+        assert_eq!(replayed(&segment), [Some(100), Some(101), Some(102), None]);
+        // The next turn computed all positions again, and the token that was not fed before.
+        segment.push_context(&[5]);
+        segment.push_turn(1, &[sampled(3)]);
+        segment.record_routing(routing(3, 200, 5));
+        assert_eq!(replayed(&segment), [Some(100), Some(101), Some(102), Some(203), Some(204), None]);
+    }
+
+    #[test]
+    fn no_action_is_replayed_over_records_of_other_weights_than_its_own() {
+        let mut segment = Segment::new(vec![1, 2]);
+        segment.push_turn(0, &[sampled(3), sampled(3)]);
+        segment.record_routing(routing(3, 100, 3));
+        // Two actions of older weights, the last at position 3: only what follows it is replayed.
+        segment.push_context(&[5]);
+        segment.push_turn(1, &[sampled(4)]);
+        segment.record_routing(routing(4, 200, 5));
+        assert_eq!(replayed(&segment), [None, None, None, Some(203), Some(204), None]);
+        // Weights that are swapped within a turn.
+        segment.push_turn(2, &[sampled(4), sampled(5), sampled(5)]);
+        segment.record_routing(routing(5, 300, 8));
+        let expected = [None, None, None, None, None, None, Some(306), Some(307), None];
+        assert_eq!(replayed(&segment), expected);
+        for action in segment.actions() {
+            let seen = replayed(&segment)[..action.position].iter().any(Option::is_some);
+            assert!(!seen || action.version == WeightVersion(5));
+        }
     }
 
     #[test]

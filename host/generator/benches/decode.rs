@@ -31,7 +31,7 @@ async fn throughput(rows: usize) -> f64 {
             stop_tokens: Vec::new(),
             stop_strings: Vec::new(),
         };
-        let request = Request { prompt: vec![1, 403, 407, 261, 378], sampling, seed };
+        let request = Request { prompt: vec![1, 403, 407, 261, 378], sampling, seed, routing: None };
         turns.spawn(async move { engine.generate(request).await.expect("a turn") });
     }
     turns.join_all().await;

@@ -12,13 +12,14 @@ pub(crate) struct Admission {
     pub(crate) copies: Vec<(usize, usize)>,
 }
 
-/// Admits `waiting` prompts in order into at most `free` rows.
+/// Admits `waiting` prompts in order into at most `free` rows; each with whether it is shared.
 ///
-/// A prompt that a `running` row's tokens begin with, or that was admitted just before, is copied: the samples
-/// of one group are prefilled once. The others cost the longest of them times their number, padding included,
-/// and stay within `budget` tokens; a single one is admitted whatever it costs.
+/// A shared prompt that a `running` row's tokens begin with, or that was admitted just before as another shared
+/// one, is copied: the samples of one group are prefilled once. The others cost the longest of them times their
+/// number, padding included, and stay within `budget` tokens; a single one is admitted whatever it costs.
+/// A running row that lends nothing has no tokens here.
 pub(crate) fn admit<'a>(
-    waiting: impl IntoIterator<Item = &'a [Token]>,
+    waiting: impl IntoIterator<Item = (&'a [Token], bool)>,
     running: &[&[Token]],
     free: usize,
     budget: usize,
@@ -26,10 +27,10 @@ pub(crate) fn admit<'a>(
     let mut plan = Admission::default();
     let mut new: Vec<&[Token]> = Vec::new();
     let mut longest = 0;
-    for (index, prompt) in waiting.into_iter().enumerate().take(free) {
+    for (index, (prompt, is_shared)) in waiting.into_iter().enumerate().take(free) {
         let holder = running.iter().position(|tokens| tokens.starts_with(prompt));
         let holder = holder.or_else(|| Some(running.len() + new.iter().position(|other| *other == prompt)?));
-        if let Some(row) = holder {
+        if let Some(row) = holder.filter(|_| is_shared) {
             plan.copies.push((index, row));
         } else {
             let padded = longest.max(prefilled(prompt));
@@ -37,7 +38,7 @@ pub(crate) fn admit<'a>(
                 break;
             }
             longest = padded;
-            new.push(prompt);
+            new.push(if is_shared { prompt } else { &[] });
             plan.prefill.push(index);
         }
         plan.taken = index + 1;
@@ -56,7 +57,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn plan(waiting: &[&[Token]], running: &[&[Token]], free: usize, budget: usize) -> Admission {
-        admit(waiting.iter().copied(), running, free, budget)
+        admit(waiting.iter().map(|prompt| (*prompt, true)), running, free, budget)
     }
 
     #[test]
@@ -92,7 +93,9 @@ mod tests {
             budget in 0usize..30,
         ) {
             let running: Vec<&[Token]> = running.iter().map(Vec::as_slice).collect();
-            let got = admit(waiting.iter().map(Vec::as_slice), &running, free, budget);
+            let prompts = waiting.iter().enumerate().map(|(n, prompt)| (prompt.as_slice(), n % 5 > 0));
+            let got = admit(prompts, &running, free, budget);
+            prop_assert!(got.copies.iter().all(|(index, _)| index % 5 > 0));
             let mut placed = got.prefill.clone();
             placed.extend(got.copies.iter().map(|(index, _)| *index));
             placed.sort_unstable();
@@ -101,6 +104,7 @@ mod tests {
             prop_assert!(got.taken > 0 || free == 0 || waiting.is_empty());
             for (index, row) in &got.copies {
                 let fresh = || waiting[got.prefill[row - running.len()]].as_slice();
+                prop_assert!(*row < running.len() || !(got.prefill[row - running.len()]).is_multiple_of(5));
                 let source = running.get(*row).copied().unwrap_or_else(fresh);
                 prop_assert!(source.starts_with(&waiting[*index]));
             }

@@ -10,7 +10,7 @@ use crate::stop::StopText;
 use crate::{Generation, GeneratorError, Request, WeightUpdate};
 use molt_core::ids::{Token, WeightVersion};
 use molt_core::sampling::{Finish, Sampling};
-use molt_core::trajectory::Sampled;
+use molt_core::trajectory::{Routing, Sampled};
 use molt_model::{Decoder, KvCache, Tokenizer};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -44,6 +44,8 @@ pub(crate) struct Batch {
 pub(crate) struct Sequence {
     /// Prompt and turn.
     tokens: Vec<Token>,
+    /// Where tokens of the prompt went when they were first computed.
+    routing: Option<Routing>,
     sampled: Vec<Sampled>,
     sampling: Sampling,
     stop: StopText,
@@ -85,7 +87,11 @@ impl Batch {
                     let _ = reply.send(Err(error));
                 }
                 Ok(()) if request.sampling.max_tokens == 0 => {
-                    let _ = reply.send(Ok(Generation { sampled: Vec::new(), finish: Finish::Length }));
+                    let _ = reply.send(Ok(Generation {
+                        sampled: Vec::new(),
+                        finish: Finish::Length,
+                        routing: None,
+                    }));
                 }
                 Ok(()) => self.waiting.push_back((request, reply)),
             },
@@ -104,7 +110,7 @@ impl Batch {
     }
 
     fn check(&self, request: &Request) -> Result<(), GeneratorError> {
-        let Request { prompt, sampling, .. } = request;
+        let Request { prompt, sampling, routing, .. } = request;
         let vocab = self.decoder.config().vocab_size;
         let invalid = |what: String| Err(GeneratorError::Invalid(what));
         if prompt.len() >= self.context {
@@ -125,6 +131,10 @@ impl Batch {
         }
         if sampling.stop_strings.iter().any(String::is_empty) {
             return invalid("an empty stop string".into());
+        }
+        let experts = self.decoder.config().experts.as_ref();
+        if routing.as_ref().is_some_and(|routing| !experts.is_some_and(|experts| experts.holds(routing))) {
+            return invalid("experts that the model does not have".into());
         }
         Ok(())
     }
@@ -170,8 +180,12 @@ impl Batch {
         if self.waiting.is_empty() {
             return;
         }
-        let running: Vec<&[Token]> = self.running.iter().map(|s| s.tokens.as_slice()).collect();
-        let waiting = self.waiting.iter().map(|(request, _)| request.prompt.as_slice());
+        // What goes where it went before is not what another prompt of the same tokens needs.
+        let running =
+            self.running.iter().map(|s| if s.routing.is_none() { s.tokens.as_slice() } else { &[] });
+        let running: Vec<&[Token]> = running.collect();
+        let waiting =
+            self.waiting.iter().map(|(request, _)| (request.prompt.as_slice(), request.routing.is_none()));
         let plan = admit(waiting, &running, self.cache.rows() - running.len(), self.prefill_tokens);
         let mut joining: Vec<_> = self.waiting.drain(..plan.taken).map(Some).collect();
         let mut join =
@@ -210,7 +224,9 @@ impl Batch {
                 }
                 let ids = Tensor::from_slice(&ids).view([-1, longest as i64]);
                 let starts = vec![0; end - start];
-                let _ = self.decoder.hidden_cached(&ids, &mut self.cache, start..end, &starts);
+                let recorded = self.recorded(start..end, longest);
+                let _ =
+                    self.decoder.hidden_cached(&ids, &mut self.cache, start..end, &starts, recorded.as_ref());
             }
             start = end;
         }
@@ -237,13 +253,29 @@ impl Batch {
             if let Some(finish) =
                 sequence.push(sampled, self.context, |tokens| tokenizer.decode(tokens, false))
             {
+                let routing = self.routing(row);
                 let Sequence { sampled, reply, .. } = self.remove(row);
-                let _ = reply.send(Ok(Generation { sampled, finish }));
+                let _ = reply.send(Ok(Generation { sampled, finish, routing }));
             }
         }
         if broken {
             self.refill();
         }
+    }
+
+    /// The records of `rows` that are of the weights that will compute them.
+    fn recorded(&self, rows: Range<usize>, positions: usize) -> Option<Tensor> {
+        let routings = self.running[rows].iter().map(|sequence| sequence.routing.as_ref());
+        let rows: Vec<Option<&Routing>> =
+            routings.map(|routing| routing.filter(|routing| routing.version() == self.version)).collect();
+        self.decoder.config().experts.as_ref()?.recorded(&rows, positions)
+    }
+
+    /// Where the tokens of a sequence went, as far as they are in the cache.
+    fn routing(&self, row: usize) -> Option<Routing> {
+        let experts = self.decoder.config().experts.as_ref()?;
+        let tokens = prefilled(&self.running[row].tokens);
+        Some(Routing::new(self.version, experts.width(), self.cache.experts(row, tokens)))
     }
 
     /// The log-probabilities of the next token of every row, `[rows * vocab]`, at each row's temperature.
@@ -255,7 +287,7 @@ impl Batch {
             self.running.iter().filter_map(|s| s.tokens.last()).map(|t| i64::from(*t)).collect();
         let temperatures: Vec<f32> = self.running.iter().map(Sequence::divisor).collect();
         let ids = Tensor::from_slice(&last).view([-1, 1]);
-        let hidden = self.decoder.hidden_cached(&ids, &mut self.cache, 0..rows, &starts);
+        let hidden = self.decoder.hidden_cached(&ids, &mut self.cache, 0..rows, &starts, None);
         let logits = self.decoder.logits(&hidden.squeeze_dim(1));
         let temperatures = Tensor::from_slice(&temperatures).view([-1, 1]);
         let logprobs = (logits / temperatures).log_softmax(-1, Kind::Float).contiguous();
@@ -269,9 +301,10 @@ impl Batch {
 
 impl Sequence {
     fn new(request: Request, reply: Reply) -> Self {
-        let Request { prompt, sampling, seed } = request;
+        let Request { prompt, sampling, seed, routing } = request;
         Self {
             tokens: prompt,
+            routing,
             sampled: Vec::new(),
             stop: StopText::new(sampling.stop_strings.clone()),
             sampling,

@@ -10,7 +10,7 @@ pub use engine::{Engine, EngineStats};
 
 use molt_core::ids::{Token, WeightVersion};
 use molt_core::sampling::{Finish, Sampling};
-use molt_core::trajectory::Sampled;
+use molt_core::trajectory::{Routing, Sampled};
 use std::future::Future;
 use tch::Tensor;
 
@@ -22,6 +22,9 @@ pub struct Request {
     pub sampling: Sampling,
     /// Decides every random choice of this turn.
     pub seed: u64,
+    /// Where tokens of the prompt go again, if the weights are still those that sent them there: in a turn behind
+    /// others, what those were sampled with.
+    pub routing: Option<Routing>,
 }
 
 /// A sampled turn, in order. Empty only when `sampling.max_tokens` is 0.
@@ -29,9 +32,12 @@ pub struct Request {
 pub struct Generation {
     pub sampled: Vec<Sampled>,
     pub finish: Finish,
+    /// The experts of all tokens of prompt and turn but the last, by the weights that sampled the last: if weights
+    /// were swapped on the way, all was computed again. None of a model without experts, or of an empty turn.
+    pub routing: Option<Routing>,
 }
 
-/// New weights: all parameters under their Hugging Face names, not shared with the trainer.
+/// New weights: all parameters under the names of [`molt_model::Decoder::parameters`], not shared with the trainer.
 #[derive(Debug)]
 pub struct WeightUpdate {
     pub version: WeightVersion,

@@ -124,11 +124,8 @@ impl TensorFile {
         if info.dtype != Dtype::F32 || end > ends - begins {
             return Err(damaged(&self.shard.path, format!("{name} is not what it should be")));
         }
-        Ok(Tensor::f_from_data_size(
-            &self.shard.read(begins + first..begins + end)?,
-            &[length as i64],
-            Kind::Float,
-        )?)
+        let bytes = self.shard.read(begins + first..begins + end)?;
+        Ok(Tensor::f_from_data_size(&bytes, &[length as i64], Kind::Float)?)
     }
 }
 

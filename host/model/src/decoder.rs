@@ -143,12 +143,13 @@ impl Decoder {
     pub fn hidden(&self, ids: &Tensor) -> Tensor {
         let tokens = ids.size().last().copied().unwrap_or_default();
         let positions = Tensor::arange(tokens, (Kind::Float, Device::Cpu)).unsqueeze(0);
-        self.forward(ids, &positions, None)
+        self.forward(ids, &positions, None, None)
     }
 
     /// [`Decoder::hidden`] of `ids`, `[R, T]`, as the continuation of what `rows` of the cache hold, without
     /// gradients. Row `r` has `starts[r]` tokens; the new keys and values are stored behind them, over whatever
     /// was there. A row whose `ids` are padded on the right is continued by a smaller start next time.
+    /// `recorded` are experts that tokens are to go to, as [`crate::Experts::recorded`] makes them.
     ///
     /// # Panics
     /// If `rows`, `starts` and `ids` disagree on R, the cache has fewer rows, or an id is not below `vocab_size`.
@@ -158,6 +159,7 @@ impl Decoder {
         cache: &mut KvCache,
         rows: Range<usize>,
         starts: &[usize],
+        recorded: Option<&Tensor>,
     ) -> Tensor {
         tch::no_grad(|| {
             let tokens = ids.size().last().copied().unwrap_or_default();
@@ -165,17 +167,25 @@ impl Decoder {
             let positions =
                 Tensor::from_slice(&first).unsqueeze(1) + Tensor::arange(tokens, (Kind::Float, Device::Cpu));
             let mut window = cache.window(rows, starts, tokens as usize);
-            self.forward(ids, &positions, Some(&mut window))
+            self.forward(ids, &positions, Some(&mut window), recorded)
         })
     }
 
     /// The forward pass that training and decoding share.
-    fn forward(&self, ids: &Tensor, positions: &Tensor, mut window: Option<&mut Window>) -> Tensor {
+    fn forward(
+        &self,
+        ids: &Tensor,
+        positions: &Tensor,
+        mut window: Option<&mut Window>,
+        recorded: Option<&Tensor>,
+    ) -> Tensor {
         let rotation = self.network.rotation(positions);
         let mut x = self.network.embed(&self.embedding, ids);
         for (layer, block) in self.blocks.iter().enumerate() {
             let appended = window.as_deref_mut().map(|window| (layer, window));
-            let (output, routed) = block.forward(self.config(), &x, &rotation, appended, None);
+            let recorded = self.config().experts.as_ref().zip(recorded);
+            let recorded = recorded.and_then(|(experts, recorded)| experts.of_layer(recorded, layer));
+            let (output, routed) = block.forward(self.config(), &x, &rotation, appended, recorded.as_ref());
             if let Some((window, routed)) = window.as_deref_mut().zip(routed) {
                 window.record(layer, &routed.experts);
             }

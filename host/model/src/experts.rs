@@ -1,5 +1,6 @@
 //! Layers of experts: a router sends every token to a few of many small networks (Qwen3-MoE).
 
+use molt_core::trajectory::Routing;
 use serde_json::Value;
 use tch::{Kind, Tensor};
 
@@ -57,6 +58,40 @@ impl Experts {
             return Err(format!("num_experts {} is more than {MOST}, which are supported", experts.count));
         }
         Ok((!experts.layers.is_empty()).then_some(experts))
+    }
+
+    /// Numbers that say where one token goes in all layers.
+    pub fn width(&self) -> usize {
+        self.layers.len() * self.per_token
+    }
+
+    /// Whether all that is recorded are experts of this model.
+    pub fn holds(&self, routing: &Routing) -> bool {
+        let fits = |experts: &[u16]| {
+            experts.len() == self.width() && experts.iter().all(|expert| usize::from(*expert) < self.count)
+        };
+        routing.records().all(fits)
+    }
+
+    /// The records of rows, `[B, positions, width]` of `Int64`, −1 where there is none; none without any.
+    pub fn recorded(&self, rows: &[Option<&Routing>], positions: usize) -> Option<Tensor> {
+        rows.iter().any(Option::is_some).then(|| {
+            let width = self.width();
+            let mut ids = vec![-1_i64; rows.len() * positions * width];
+            for (row, line) in rows.iter().zip(ids.chunks_mut((positions * width).max(1))) {
+                for (position, place) in line.chunks_mut(width).enumerate() {
+                    let known = row.and_then(|routing| routing.experts(position));
+                    place.iter_mut().zip(known.unwrap_or_default()).for_each(|(id, e)| *id = i64::from(*e));
+                }
+            }
+            Tensor::from_slice(&ids).view([rows.len() as i64, positions as i64, width as i64])
+        })
+    }
+
+    /// The part of [`Experts::recorded`] that is of this layer, `[B, positions, k]`; none if it is dense.
+    pub fn of_layer(&self, recorded: &Tensor, layer: usize) -> Option<Tensor> {
+        let place = self.layers.binary_search(&layer).ok()?;
+        Some(recorded.narrow(2, (place * self.per_token) as i64, self.per_token as i64))
     }
 
     /// The experts of tokens with these router weights `[E, d]`. Those of `recorded`, `[B, T, k]` of `Int64`, are

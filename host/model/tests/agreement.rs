@@ -101,7 +101,7 @@ fn greedy_story() {
     let mut ids = vec![1_i64];
     while ids.len() < expected.len() {
         let last = Tensor::from_slice(&ids[ids.len() - 1..]).unsqueeze(0);
-        let hidden = decoder.hidden_cached(&last, &mut cache, 0..1, &[ids.len() - 1]);
+        let hidden = decoder.hidden_cached(&last, &mut cache, 0..1, &[ids.len() - 1], None);
         ids.push(decoder.logits(&hidden).argmax(-1, false).int64_value(&[0, 0]));
     }
     assert_eq!(ids, expected);

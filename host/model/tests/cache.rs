@@ -55,7 +55,7 @@ fn step_by_step(decoder: &Decoder) {
         })
         .collect();
     let ids = Tensor::from_slice(&padded).view([4, longest as i64]);
-    let hidden = decoder.hidden_cached(&ids, &mut cache, 1..5, &[0; 4]);
+    let hidden = decoder.hidden_cached(&ids, &mut cache, 1..5, &[0; 4], None);
     for row in 0..4 {
         let last = prompts[row] - 1;
         close(
@@ -70,7 +70,7 @@ fn step_by_step(decoder: &Decoder) {
     for step in 0..80 {
         let next: Vec<i64> = (0..4).map(|row| sequences[row][lengths[row]]).collect();
         let hidden =
-            decoder.hidden_cached(&Tensor::from_slice(&next).unsqueeze(1), &mut cache, 1..5, &lengths);
+            decoder.hidden_cached(&Tensor::from_slice(&next).unsqueeze(1), &mut cache, 1..5, &lengths, None);
         if step % 13 == 0 || step == 79 {
             for row in 0..4 {
                 let expected = whole(decoder, &sequences[row], lengths[row]);
@@ -90,12 +90,12 @@ fn several_tokens_behind_rows_of_different_length() {
     for row in 0..3 {
         if starts[row] > 0 {
             let ids = Tensor::from_slice(&sequences[row][..starts[row]]).unsqueeze(0);
-            let _ = decoder.hidden_cached(&ids, &mut cache, row..row + 1, &[0]);
+            let _ = decoder.hidden_cached(&ids, &mut cache, row..row + 1, &[0], None);
         }
     }
     let more: Vec<i64> = (0..3).flat_map(|row| sequences[row][starts[row]..][..5].to_vec()).collect();
     let ids = Tensor::from_slice(&more).view([3, 5]);
-    let hidden = decoder.hidden_cached(&ids, &mut cache, 0..3, &starts);
+    let hidden = decoder.hidden_cached(&ids, &mut cache, 0..3, &starts, None);
     for row in 0..3 {
         for t in 0..5 {
             let expected = whole(&decoder, &sequences[row], starts[row] + t);
@@ -109,11 +109,12 @@ fn a_moved_row_continues_and_leaves_nothing_behind() {
     let decoder = decoder();
     let mut cache = KvCache::new(decoder.config(), 3);
     let (kept, left) = (sequence(0, 20), sequence(1, 30));
-    let _ = decoder.hidden_cached(&Tensor::from_slice(&left).unsqueeze(0), &mut cache, 0..1, &[0]);
-    let _ = decoder.hidden_cached(&Tensor::from_slice(&kept[..10]).unsqueeze(0), &mut cache, 2..3, &[0]);
+    let _ = decoder.hidden_cached(&Tensor::from_slice(&left).unsqueeze(0), &mut cache, 0..1, &[0], None);
+    let _ =
+        decoder.hidden_cached(&Tensor::from_slice(&kept[..10]).unsqueeze(0), &mut cache, 2..3, &[0], None);
     cache.copy_row(2, 0, 10);
     let rest = Tensor::from_slice(&kept[10..]).unsqueeze(0);
-    let hidden = decoder.hidden_cached(&rest, &mut cache, 0..1, &[10]);
+    let hidden = decoder.hidden_cached(&rest, &mut cache, 0..1, &[10], None);
     close(&hidden.get(0).get(9), &whole(&decoder, &kept, 19), "moved row");
 }
 
@@ -124,7 +125,7 @@ fn the_experts_of_every_token_are_kept_with_its_keys() {
     let ids = sequence(2, 100);
     let tensor = |ids: &[i64]| Tensor::from_slice(ids).unsqueeze(0);
     let mut at_once = KvCache::new(decoder.config(), 1);
-    let _ = decoder.hidden_cached(&tensor(&ids), &mut at_once, 0..1, &[0]);
+    let _ = decoder.hidden_cached(&tensor(&ids), &mut at_once, 0..1, &[0], None);
     let expected = at_once.experts(0, 100);
     assert_eq!(expected.len(), 100 * 2 * 2);
     assert!(expected.iter().all(|expert| *expert < 7));
@@ -133,10 +134,10 @@ fn the_experts_of_every_token_are_kept_with_its_keys() {
     assert_ne!(by_layer(0), by_layer(1));
 
     let mut cache = KvCache::new(decoder.config(), 3);
-    let _ = decoder.hidden_cached(&tensor(&ids[..40]), &mut cache, 2..3, &[0]);
+    let _ = decoder.hidden_cached(&tensor(&ids[..40]), &mut cache, 2..3, &[0], None);
     cache.copy_row(2, 0, 40);
     for t in 40..100 {
-        let _ = decoder.hidden_cached(&tensor(&ids[t..=t]), &mut cache, 0..1, &[t]);
+        let _ = decoder.hidden_cached(&tensor(&ids[t..=t]), &mut cache, 0..1, &[t], None);
     }
     assert_eq!(cache.experts(0, 100), expected);
     assert_eq!(cache.experts(2, 40), expected[..40 * 4]);
@@ -150,7 +151,7 @@ fn no_gradient_is_recorded_in_the_cache() {
     decoder.requires_grad(true);
     let ids = Tensor::from_slice(&sequence(0, 4)).unsqueeze(0);
     let mut cache = KvCache::new(decoder.config(), 1);
-    assert!(!decoder.hidden_cached(&ids, &mut cache, 0..1, &[0]).requires_grad());
+    assert!(!decoder.hidden_cached(&ids, &mut cache, 0..1, &[0], None).requires_grad());
     let hidden = decoder.hidden(&ids);
     assert!(hidden.requires_grad());
     decoder.logits(&hidden).to_kind(Kind::Double).sum(Kind::Double).backward();

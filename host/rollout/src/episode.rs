@@ -32,6 +32,8 @@ pub struct TurnSettings {
     pub max_context: usize,
     /// Turns of the model at most.
     pub max_turns: u32,
+    /// Trajectories keep the experts of their tokens, of a model that has some.
+    pub record_routing: bool,
 }
 
 /// Whether the text of `messages` may fit into so many tokens: tells at no cost what is not worth rendering.
@@ -198,11 +200,14 @@ impl<G: Generator> Driver<G> {
         let mut turn = 0;
         let (completion, truncated) = loop {
             let seed = derive(self.seed, stream.turn(id, turn));
-            let Generation { sampled, finish } = self.generate(segment.tokens(), seed).await?;
+            let Generation { sampled, finish, routing } = self.generate(&segment, seed).await?;
             if sampled.is_empty() {
                 return Err(End::Dropped(DropReason::NoActionTokens, format!("turn {turn} has no token")));
             }
             segment.push_turn(turn, &sampled);
+            if let Some(routing) = routing.filter(|_| self.turn.record_routing) {
+                segment.record_routing(routing);
+            }
             let tokens: Vec<Token> = sampled.iter().map(|Sampled { token, .. }| *token).collect();
             let text = self.chat.tokenizer().decode(&tokens, true);
             messages.push(Message::new(Role::Assistant, text.clone()));
@@ -271,10 +276,11 @@ impl<G: Generator> Driver<G> {
         End::Dropped(DropReason::Plugin("said-too-much".into()), detail)
     }
 
-    async fn generate(&self, tokens: &[Token], seed: u64) -> Result<Generation, GeneratorError> {
+    async fn generate(&self, segment: &Segment, seed: u64) -> Result<Generation, GeneratorError> {
+        let (tokens, routing) = (segment.tokens(), segment.routing().cloned());
         let mut sampling = self.turn.sampling.clone();
         sampling.max_tokens = sampling.max_tokens.min(self.turn.max_context.saturating_sub(tokens.len()));
-        self.generator.generate(Request { prompt: tokens.to_vec(), sampling, seed }).await
+        self.generator.generate(Request { prompt: tokens.to_vec(), sampling, seed, routing }).await
     }
 }
 

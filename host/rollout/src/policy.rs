@@ -41,8 +41,8 @@ impl<G: Generator> PolicyModel<G> {
         }
         let prompt_tokens = count(prompt.len());
         let sampling = sampling(&request, &self.turn.sampling, room);
-        let asked = Request { prompt, sampling, seed: request.seed };
-        let Generation { sampled, finish } =
+        let asked = Request { prompt, sampling, seed: request.seed, routing: None };
+        let Generation { sampled, finish, .. } =
             self.generator.generate(asked).await.map_err(|error| match error {
                 GeneratorError::PromptTooLong { context, .. } => context_length(context),
                 error => unavailable(&error),

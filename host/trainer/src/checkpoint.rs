@@ -25,7 +25,7 @@ const MODEL: &str = "model";
 const FORMAT: u32 = 1;
 
 /// What a run is of, which one that goes on must be of too.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Identity {
     /// The command: `train` or `sft`.
     pub command: String,
@@ -208,7 +208,7 @@ impl Checkpoint {
 }
 
 /// Where a run begins.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct From {
     /// None at the beginning.
     pub checkpoint: Option<Checkpoint>,

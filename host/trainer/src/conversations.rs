@@ -3,11 +3,13 @@
 use crate::error::TrainError;
 use molt_core::chat::{Message, Role};
 use molt_core::ids::Token;
+use molt_core::seed::{Purpose, derive, permutation};
 use molt_core::settings::SftData;
 use molt_model::Chat;
 use molt_rollout::jsonl::{Rows, read};
 use molt_rollout::prompts;
 use serde_json::{Map, Value};
+use std::path::{Path, PathBuf};
 
 /// A conversation as the model sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,14 +19,58 @@ pub struct Conversation {
     pub targets: Vec<usize>,
 }
 
-/// Reads and renders every row of `data.conversations`. A row longer than `max_context` tokens is malformed: it
-/// is never cut.
+/// A file to learn from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Source {
+    pub rows: Vec<Conversation>,
+    /// Malformed rows that were left out.
+    pub skipped: usize,
+    /// How often a row comes in a pass.
+    pub weight: f64,
+}
+
+/// Reads every file of `data.conversations`.
+///
+/// # Errors
+/// As [`read_file`].
+pub fn load(data: &SftData, chat: &Chat, max_context: usize) -> Result<Vec<Source>, TrainError> {
+    let weights = data.weight.iter().copied().chain(std::iter::repeat(1.0));
+    let source = |(path, weight): (&PathBuf, f64)| {
+        let Rows { rows, skipped } = read_file(path, data, chat, max_context)?;
+        Ok(Source { rows, skipped, weight })
+    };
+    data.conversations.iter().zip(weights).map(source).collect()
+}
+
+/// Reads and renders every row of a file as `data` says. A row longer than `max_context` tokens is malformed: it is
+/// never cut.
 ///
 /// # Errors
 /// If the file cannot be read, has no usable row, or has a malformed one and those are refused.
-pub fn load(data: &SftData, chat: &Chat, max_context: usize) -> Result<Rows<Conversation>, TrainError> {
+pub fn read_file(
+    path: &Path,
+    data: &SftData,
+    chat: &Chat,
+    max_context: usize,
+) -> Result<Rows<Conversation>, TrainError> {
     let parse = |_, row: Map<String, Value>| conversation(&row, data, chat, max_context);
-    Ok(read(&data.conversations, data.on_bad_row, parse)?)
+    Ok(read(path, data.on_bad_row, parse)?)
+}
+
+/// The conversations of one pass, `(source, row)`, in a random order. The same number in every pass.
+pub(crate) fn pass(sources: &[Source], seed: u64, pass: u64) -> Vec<(usize, usize)> {
+    let mut all = Vec::new();
+    for (file, source) in sources.iter().enumerate() {
+        let rows = source.rows.len();
+        for _ in 0..source.weight.floor() as u64 {
+            all.extend((0..rows).map(|row| (file, row)));
+        }
+        let more = (source.weight.fract() * rows as f64).round() as usize;
+        let part = permutation(derive(seed, Purpose::Part { pass, file: file as u64 }), rows);
+        all.extend(part.into_iter().take(more).map(|row| (file, row)));
+    }
+    let order = permutation(derive(seed, Purpose::Shuffle { pass }), all.len());
+    order.into_iter().map(|at| all[at]).collect()
 }
 
 fn conversation(
@@ -81,6 +127,30 @@ mod tests {
         ] {
             assert_eq!(parse(line).as_deref(), Ok(&want[..]), "{line}");
         }
+    }
+
+    fn source(rows: usize, weight: f64) -> Source {
+        let row = |n: usize| Conversation { tokens: vec![n as u32, 0], targets: vec![1] };
+        Source { rows: (0..rows).map(row).collect(), skipped: 0, weight }
+    }
+
+    #[test]
+    fn a_weight_is_how_often_a_row_comes() {
+        let sources = [source(10, 1.0), source(8, 2.25), source(20, 0.15)];
+        let mut drawn = vec![0; 20];
+        for number in 0..400 {
+            let all = pass(&sources, 7, number);
+            assert_eq!(all.len(), 10 + 18 + 3);
+            let times = |file, row| all.iter().filter(|one| **one == (file, row)).count();
+            assert!((0..10).all(|row| times(0, row) == 1));
+            let second: Vec<usize> = (0..8).map(|row| times(1, row)).collect();
+            assert!(second.iter().all(|times| [2, 3].contains(times)) && second.iter().sum::<usize>() == 18);
+            (0..20).for_each(|row| drawn[row] += times(2, row));
+            assert_eq!(all, pass(&sources, 7, number));
+            assert_ne!(all, pass(&sources, 7, number + 1));
+        }
+        // 400 passes of 3 rows of 20: each row 60 times, with a standard deviation of about 7.
+        assert!(drawn.iter().all(|times| (32..=88).contains(times)), "{drawn:?}");
     }
 
     #[test]

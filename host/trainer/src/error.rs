@@ -34,6 +34,10 @@ pub enum TrainError {
         "libtorch gave up: {0}; if memory ran out, lower train.micro_batch_tokens or sft.micro_batch_tokens"
     )]
     Tensors(String),
+    #[error(
+        "a rollout was recorded with other experts than the model has: the generator must run the model that is trained"
+    )]
+    Routing,
     #[error("no advantages for step {step}")]
     Estimator { step: u64, source: Box<Failure> },
     #[error(

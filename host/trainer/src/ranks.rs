@@ -32,6 +32,8 @@ pub(crate) enum Order {
     Policy(Vec<(Segment, Vec<f32>)>),
     /// One step of maximum likelihood: tokens, and the positions of those that are learnt.
     Supervised(Vec<(Vec<Token>, Vec<usize>)>),
+    /// The loss of rows that are not learnt, as those of a supervised step.
+    Loss(Vec<(Vec<Token>, Vec<usize>)>),
     /// Gather all parameters.
     Parameters,
     /// Write this rank's part of a checkpoint.

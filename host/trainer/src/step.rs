@@ -7,7 +7,7 @@ use crate::ranks::{Order, Orders, Ranks};
 use crate::shards::{Shards, largest, sums};
 use molt_core::ids::{Token, WeightVersion};
 use molt_core::settings::{Fsdp, Optim};
-use molt_core::trajectory::Segment;
+use molt_core::trajectory::{Routing, Segment};
 use molt_model::{Config, Network, Weights};
 use molt_torch::{Group, Traffic};
 use tch::{Kind, Tensor};
@@ -22,6 +22,15 @@ pub struct Row<'a> {
     /// Positions in `tokens` that are trained, ascending, each at least 1: a token is predicted from those
     /// before it.
     pub targets: Vec<usize>,
+    /// Says where tokens go in layers with experts; where it does not, and without one, the router does.
+    pub routing: Option<&'a Routing>,
+}
+
+impl<'a> Row<'a> {
+    /// A row of an order: tokens, and the positions of those that are learnt.
+    fn supervised((tokens, targets): &'a (Vec<Token>, Vec<usize>)) -> Self {
+        Self { tokens, targets: targets.clone(), routing: None }
+    }
 }
 
 /// A trained token: target `nth` of row `row` of the step.
@@ -90,6 +99,11 @@ impl PolicySums {
             gap_max,
         })
     }
+}
+
+/// What an order has of rows.
+fn owned(rows: &[Row<'_>]) -> Vec<(Vec<Token>, Vec<usize>)> {
+    rows.iter().map(|row| (row.tokens.to_vec(), row.targets.clone())).collect()
 }
 
 /// The larger of two gaps; unlike `f64::max`, a NaN is the largest.
@@ -187,9 +201,12 @@ impl Learner {
                     learner.policy_step(&rows, loss)?;
                 }
                 Order::Supervised(rows) => {
-                    let rows: Vec<Row<'_>> =
-                        rows.iter().map(|(tokens, at)| Row { tokens, targets: at.clone() }).collect();
+                    let rows: Vec<Row<'_>> = rows.iter().map(Row::supervised).collect();
                     learner.supervised_step(&rows)?;
+                }
+                Order::Loss(rows) => {
+                    let rows: Vec<Row<'_>> = rows.iter().map(Row::supervised).collect();
+                    learner.loss(&rows)?;
                 }
                 // Only the leader keeps them; here no more than a unit is whole at a time.
                 Order::Parameters => {
@@ -286,9 +303,7 @@ impl Learner {
     /// # Errors
     /// If the gradient is not finite, or a rank is lost.
     pub fn supervised_step(&mut self, rows: &[Row<'_>]) -> Result<(f64, Update), TrainError> {
-        self.order(|| {
-            Order::Supervised(rows.iter().map(|row| (row.tokens.to_vec(), row.targets.clone())).collect())
-        })?;
+        self.order(|| Order::Supervised(owned(rows)))?;
         let tokens: usize = rows.iter().map(|row| row.targets.len()).sum();
         let mut mean = 0.0;
         self.gradient(rows, |_, logprobs| {
@@ -312,6 +327,7 @@ impl Learner {
             .map(|row| Row {
                 tokens: row.segment.tokens(),
                 targets: row.segment.actions().iter().map(|action| action.position).collect(),
+                routing: row.segment.routing(),
             })
             .collect();
         let tokens = layout.iter().map(|row| row.targets.len()).sum();
@@ -348,6 +364,9 @@ impl Drop for Learner {
     }
 }
 
+#[cfg(test)]
+mod experts;
+mod forward;
 pub(crate) mod part;
 mod pass;
 #[cfg(test)]

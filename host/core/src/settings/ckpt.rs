@@ -30,13 +30,14 @@ impl Default for Ckpt {
 }
 
 /// What a checkpoint's position in the data, and its random numbers, depend on: a run that goes on has the same.
-const FIXED: [&str; 11] = [
+const FIXED: [&str; 12] = [
     "run.seed",
     "data.shuffle",
     "data.prompt_key",
     "data.label_key",
     "data.reply_key",
     "data.on_bad_row",
+    "data.weight",
     "rollout.batch_size",
     "rollout.samples_per_prompt",
     "train.sync",

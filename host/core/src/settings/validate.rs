@@ -80,12 +80,26 @@ impl SftSettings {
         self.run.check(&mut found);
         required(&mut found, "model.path", &self.model.path, "a Hugging Face model directory");
         let data = &self.data;
-        required(
-            &mut found,
-            "data.conversations",
-            &data.conversations,
-            "a file with one JSON object per line",
-        );
+        let what = "is required: a file with one JSON object per line, or several";
+        if data.conversations.is_empty() || data.conversations.iter().any(|path| is_empty(path)) {
+            say(&mut found, "data.conversations", what);
+        }
+        let (files, weights) = (data.conversations.len(), data.weight.len());
+        if weights > 0 && weights != files {
+            let sentence = format!(
+                "has length {weights}, but data.conversations has length {files}: give one weight for each, or none for 1 each"
+            );
+            say(&mut found, "data.weight", sentence);
+        }
+        for weight in &data.weight {
+            number(
+                &mut found,
+                "data.weight",
+                *weight,
+                |w| w > 0.0 && w <= 1e6,
+                "above 0 and at most 1000000",
+            );
+        }
         name(&mut found, "data.prompt_key", &data.prompt_key);
         name(&mut found, "data.reply_key", &data.reply_key);
         count(&mut found, "sft.passes", self.sft.passes);
@@ -93,6 +107,17 @@ impl SftSettings {
         count(&mut found, "sft.micro_batch_tokens", self.sft.micro_batch_tokens as u64);
         context(&mut found, "sft.max_context", self.sft.max_context);
         maybe_count(&mut found, "sft.max_steps", self.sft.max_steps);
+        maybe_count(&mut found, "eval.every", self.eval.every);
+        if self.eval.conversations.as_deref().is_some_and(is_empty) {
+            say(&mut found, "eval.conversations", "is empty: name a file, or leave it out");
+        }
+        if self.eval.every.is_some() && self.eval.conversations.is_none() {
+            say(
+                &mut found,
+                "eval.every",
+                "is set, so eval.conversations must name what the loss is computed on",
+            );
+        }
         self.fsdp.check(&mut found);
         self.optim.check(&mut found);
         self.ckpt.check(&mut found);

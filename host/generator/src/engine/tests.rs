@@ -4,6 +4,7 @@
 use super::*;
 use molt_core::ids::Token;
 use molt_core::sampling::{Finish, Sampling};
+use molt_core::trajectory::{Routing, Segment};
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::task::Poll;
@@ -32,7 +33,7 @@ fn engine() -> Engine {
 fn request(prompt: &[Token], temperature: f64, max_tokens: usize, seed: u64) -> Request {
     let sampling =
         Sampling { temperature, top_p: 1.0, max_tokens, stop_tokens: vec![2], stop_strings: Vec::new() };
-    Request { prompt: prompt.to_vec(), sampling, seed }
+    Request { prompt: prompt.to_vec(), sampling, seed, routing: None }
 }
 
 /// "Once upon a time", with the token that begins a text.
@@ -361,4 +362,102 @@ async fn a_panic_is_told_to_every_caller() {
     }
     let update = WeightUpdate { version: WeightVersion(4), parameters: other_weights() };
     assert!(matches!(engine.load_weights(update).await, Err(GeneratorError::Stopped(_))));
+}
+
+/// A random mixture of experts over the same vocabulary: six experts, two for each token, in two of three layers.
+fn moe(seed: u64) -> Decoder {
+    let config = r#"{"model_type": "qwen3_moe", "vocab_size": 512, "hidden_size": 32, "intermediate_size": 48,
+        "num_hidden_layers": 3, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16,
+        "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": true,
+        "mlp_only_layers": [1], "max_position_embeddings": 512, "initializer_range": 0.2}"#;
+    Decoder::random(molt_model::Config::parse(config).unwrap(), seed)
+}
+
+fn moe_engine() -> Engine {
+    let settings = settings::Generator { max_sequences: 16, prefill_tokens: 256 };
+    Engine::start(moe(1), tokenizer(), WeightVersion(3), &settings, CONTEXT)
+}
+
+/// The experts of all tokens but the last by one pass, of which `recorded` may decide some.
+fn experts(decoder: &Decoder, prompt: &[Token], sampled: &[Token], recorded: Option<&Routing>) -> Vec<u16> {
+    let all: Vec<i64> = prompt.iter().chain(sampled).map(|t| i64::from(*t)).collect();
+    let (mut cache, length) = (KvCache::new(decoder.config(), 1), all.len() - 1);
+    let recorded = decoder.config().experts.as_ref().unwrap().recorded(&[recorded], length);
+    let ids = Tensor::from_slice(&all[..length]).unsqueeze(0);
+    let _ = decoder.hidden_cached(&ids, &mut cache, 0..1, &[0], recorded.as_ref());
+    cache.experts(0, length)
+}
+
+fn flat(routing: &Routing) -> Vec<u16> {
+    routing.records().flatten().copied().collect()
+}
+
+#[tokio::test]
+async fn a_turn_comes_with_the_experts_of_its_tokens() {
+    let engine = moe_engine();
+    let turns = (0..12u64).map(|seed| {
+        let engine = engine.clone();
+        let prompt = if seed % 2 == 0 { once() } else { vec![BOS; 1 + seed as usize] };
+        let request = request(&prompt, 1.0, 5 + 4 * seed as usize, seed);
+        tokio::spawn(async move { (engine.generate(request).await.unwrap(), prompt) })
+    });
+    for turn in turns.collect::<Vec<_>>() {
+        let (generation, prompt) = turn.await.unwrap();
+        let routing = generation.routing.as_ref().unwrap();
+        assert_eq!(routing.version(), WeightVersion(3));
+        assert_eq!(flat(routing), experts(&moe(1), &prompt, &tokens(&generation), None));
+    }
+    let dense = engine_with(4, 64, CONTEXT).generate(request(&once(), 1.0, 5, 0)).await.unwrap();
+    assert_eq!(dense.routing, None);
+}
+
+#[tokio::test]
+async fn after_a_swap_in_flight_the_experts_are_those_of_the_new_weights() {
+    let engine = moe_engine();
+    let flight = {
+        let engine = engine.clone();
+        let mut endless = request(&once(), 1.0, 200, 0);
+        endless.sampling.stop_tokens.clear();
+        tokio::spawn(async move { engine.generate(endless).await.unwrap() })
+    };
+    while engine.stats().generated < 20 {
+        tokio::task::yield_now().await;
+    }
+    let update = WeightUpdate { version: WeightVersion(4), parameters: moe(2).snapshot() };
+    engine.load_weights(update).await.unwrap();
+    let Generation { sampled, routing, .. } = flight.await.unwrap();
+    let (routing, ids) = (routing.unwrap(), sampled.iter().map(|s| s.token).collect::<Vec<_>>());
+    assert_eq!(routing.version(), WeightVersion(4));
+    assert_eq!(flat(&routing), experts(&moe(2), &once(), &ids, None));
+    // A trajectory keeps of it what no token of the older weights was sampled from.
+    let mut segment = Segment::new(once());
+    segment.push_turn(0, &sampled);
+    segment.record_routing(routing);
+    let older = segment.actions().iter().rev().find(|action| action.version == WeightVersion(3));
+    let from = older.expect("some were sampled before").position;
+    assert!(from + 1 < segment.tokens().len(), "the swap came too late to test anything");
+    let kept = |position| segment.routing().unwrap().experts(position).is_some();
+    assert!(!(0..from).any(kept) && (from..segment.tokens().len() - 1).all(kept));
+}
+
+#[tokio::test]
+async fn tokens_of_a_prompt_go_where_they_went_while_weights_are_the_same() {
+    let engine = moe_engine();
+    let prompt = once();
+    // Not where the router would send them, and nothing is recorded of the last two.
+    let recorded = |version| Routing::new(WeightVersion(version), 4, [5, 4, 0, 3].repeat(prompt.len() - 2));
+    let ask = |routing: Option<Routing>| engine.generate(Request { routing, ..request(&prompt, 0.0, 20, 0) });
+    let (replayed, natural, older) = tokio::join!(ask(Some(recorded(3))), ask(None), ask(Some(recorded(2))));
+    let [replayed, natural, older] = [replayed, natural, older].map(Result::unwrap);
+    for (generation, recorded) in [(&replayed, Some(recorded(3))), (&natural, None), (&older, None)] {
+        let expected = experts(&moe(1), &prompt, &tokens(generation), recorded.as_ref());
+        assert_eq!(flat(generation.routing.as_ref().unwrap()), expected);
+    }
+    assert_ne!(flat(replayed.routing.as_ref().unwrap())[..4], flat(natural.routing.as_ref().unwrap())[..4]);
+    for (width, experts) in [(4, vec![0, 6, 0, 1]), (2, vec![0, 1])] {
+        let error = ask(Some(Routing::new(WeightVersion(3), width, experts))).await.unwrap_err();
+        assert!(matches!(error, GeneratorError::Invalid(_)), "{error}");
+    }
+    let unknown = Request { routing: Some(recorded(3)), ..request(&prompt, 1.0, 5, 0) };
+    assert!(matches!(engine_with(4, 64, CONTEXT).generate(unknown).await, Err(GeneratorError::Invalid(_))));
 }

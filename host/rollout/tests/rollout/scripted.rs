@@ -89,7 +89,7 @@ impl Generator for Scripted {
                 tokio::task::yield_now().await;
             }
         }
-        Ok(Generation { sampled, finish })
+        Ok(Generation { sampled, finish, routing: None })
     }
 
     async fn load_weights(&self, update: WeightUpdate) -> Result<(), GeneratorError> {
@@ -170,7 +170,7 @@ pub(crate) fn driver(
         stop_tokens: chat.tokenizer().stop_tokens().to_vec(),
         stop_strings: vec![],
     };
-    let turn = TurnSettings { sampling, max_context: 4000, max_turns: 10 };
+    let turn = TurnSettings { sampling, max_context: 4000, max_turns: 10, record_routing: false };
     let generator = Arc::new(Scripted::new(chat.clone(), script));
     Driver { generator, chat, environment, rewards, turn, seed: 5 }
 }

@@ -75,7 +75,7 @@ fn formula(weights: &Weights, ranks: usize) -> [u64; 2] {
         };
         network.units().iter().map(|unit| times(unit) * part(weights, *unit, ranks)).sum()
     };
-    [of(2, 1 + tied), of(1, 1 + tied)].map(|elements| 4 * (ranks as u64 - 1) * elements)
+    [of(2, 1 + tied), of(1, 1)].map(|elements| 4 * (ranks as u64 - 1) * elements)
 }
 
 /// Elements of a unit that a rank holds, with padding.

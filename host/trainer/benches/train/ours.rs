@@ -24,7 +24,8 @@ pub(crate) fn run(model: &Path, work: &Work) {
         ..Optim::default()
     };
     let row = |tokens: &Vec<u32>| (1..tokens.len()).collect::<Vec<_>>();
-    let rows: Vec<_> = work.tokens.iter().map(|tokens| Row { tokens, targets: row(tokens) }).collect();
+    let rows: Vec<_> =
+        work.tokens.iter().map(|tokens| Row { tokens, targets: row(tokens), routing: None }).collect();
     // Every rank has one micro-batch.
     let layout = Layout::new(rows.len().div_ceil(env.size) * work.tokens[0].len(), &fsdp);
     let weights = Weights::open(model).expect("the model that was just written");

@@ -4,18 +4,21 @@ use super::{Learner, Row, Target};
 use crate::error::TrainError;
 use crate::shards::{Gathering, Scattering, Shards};
 use molt_core::microbatch::micro_batches;
-use molt_model::{Rotation, Unit};
+use molt_core::trajectory::Routing;
+use molt_model::{Experts, Rotation, Unit};
 use molt_torch::vjp;
 use tch::{Device, Kind, Tensor};
 
 /// Rows that go through the model together.
-struct MicroBatch {
+pub(super) struct MicroBatch {
     /// `[B, T]`
-    ids: Tensor,
+    pub(super) ids: Tensor,
     targets: Vec<Target>,
     /// Of each target, the place in `B·T` of the token before it, and `[n, 1]` its own id.
-    places: Tensor,
-    labels: Tensor,
+    pub(super) places: Tensor,
+    pub(super) labels: Tensor,
+    /// Where tokens are to go, as [`Experts::recorded`] makes it.
+    recorded: Option<Tensor>,
 }
 
 /// What a layer leaves for the backward pass.
@@ -37,6 +40,20 @@ impl Learner {
         mut loss: impl FnMut(&[Target], &Tensor) -> Tensor,
     ) -> Result<(), TrainError> {
         self.shards.zero_grad();
+        self.deal(rows, &mut |batch| self.pass(batch, &mut loss))
+    }
+
+    /// Cuts rows into micro-batches and runs `each` with this rank's, one after the other: as often on every rank.
+    pub(super) fn deal(
+        &self,
+        rows: &[Row<'_>],
+        each: &mut impl FnMut(Option<&MicroBatch>) -> Result<(), TrainError>,
+    ) -> Result<(), TrainError> {
+        let experts = self.network.config().experts.as_ref();
+        let fits = |routing: &Routing| experts.is_some_and(|experts| experts.holds(routing));
+        if !rows.iter().all(|row| row.routing.is_none_or(fits)) {
+            return Err(TrainError::Routing);
+        }
         // What follows the last target predicts nothing that is trained.
         let lengths: Vec<usize> = rows.iter().map(|row| row.targets.last().copied().unwrap_or(0)).collect();
         let trained: Vec<usize> = (0..rows.len()).filter(|&row| lengths[row] > 0).collect();
@@ -48,9 +65,9 @@ impl Learner {
         for round in batches.chunks(size) {
             let batch = round.get(rank).map(|batch| {
                 let batch: Vec<usize> = batch.iter().map(|&index| trained[index]).collect();
-                MicroBatch::new(rows, &lengths, &batch)
+                MicroBatch::new(rows, &lengths, &batch, experts)
             });
-            self.pass(batch.as_ref(), &mut loss)?;
+            each(batch.as_ref())?;
         }
         Ok(())
     }
@@ -68,6 +85,8 @@ impl Learner {
             self.network.rotation(&Tensor::arange(tokens, (Kind::Float, Device::Cpu)).unsqueeze(0))
         });
         let run = batch.zip(rotation.as_ref());
+        let recorded =
+            |layer| self.network.config().experts.as_ref()?.of_layer(batch?.recorded.as_ref()?, layer);
 
         let embedding = self.shards.gather(Unit::Embedding)?.wait()?;
         let mut next = self.shards.gather(Unit::Layer(0))?;
@@ -79,13 +98,15 @@ impl Learner {
             next =
                 self.shards.gather(if layer + 1 < layers { Unit::Layer(layer + 1) } else { Unit::Head })?;
             let Some((input, (_, rotation))) = x.take().zip(run) else { continue };
+            let recorded = recorded(layer);
             let (experts, graph) = if is_kept(layer) {
-                let graph = self.graph(layer, parameters, &input, rotation, None);
+                let graph = self.graph(layer, parameters, &input, rotation, recorded.as_ref());
                 x = Some(graph.1.detach());
                 (None, Some(graph))
             } else {
-                let (output, routed) =
-                    tch::no_grad(|| self.network.layer(layer, &parameters, &input, rotation, None));
+                let (output, routed) = tch::no_grad(|| {
+                    self.network.layer(layer, &parameters, &input, rotation, recorded.as_ref())
+                });
                 x = Some(output);
                 (routed.map(|routed| routed.experts), None)
             };
@@ -93,7 +114,7 @@ impl Learner {
         }
 
         let mut scatters = Scatters { shards: &self.shards, last: None };
-        let mut g = self.head(next, x.zip(batch), &mut scatters, loss)?;
+        let (mut g, by_head) = self.head(next, x.zip(batch), &mut scatters, loss)?.unzip();
 
         let again = |layer: Option<usize>| {
             layer
@@ -124,9 +145,13 @@ impl Learner {
             };
             scatters.start(Unit::Layer(layer), &gradients)?;
         }
-        let embedding = run.zip(g).map(|((batch, _), gradient)| {
-            let vocabulary = self.network.config().vocab_size as i64;
-            Tensor::embedding_dense_backward(&gradient, &batch.ids, vocabulary, -1, false)
+        // A tied embedding has both gradients in one tensor, which is sent once.
+        let embedding = run.zip(g).map(|((batch, _), gradient)| match by_head.flatten() {
+            Some(mut sum) => sum.index_add_(0, &batch.ids.flatten(0, -1), &gradient.flatten(0, 1)),
+            None => {
+                let vocabulary = self.network.config().vocab_size as i64;
+                Tensor::embedding_dense_backward(&gradient, &batch.ids, vocabulary, -1, false)
+            }
         });
         scatters.start(Unit::Embedding, &[embedding])?;
         scatters.finish()
@@ -147,38 +172,36 @@ impl Learner {
         (parameters, output)
     }
 
-    /// Last norm, logits and loss of the hidden states `[B, T, d]`. Gives back the gradient by them.
+    /// Last norm, logits and loss of the hidden states `[B, T, d]`. Gives back the gradient by them, and that by
+    /// the head if it is the embedding.
     fn head<'s>(
         &'s self,
         unit: Gathering<'s>,
         batch: Option<(Tensor, &MicroBatch)>,
         scatters: &mut Scatters<'s>,
         loss: &mut impl FnMut(&[Target], &Tensor) -> Tensor,
-    ) -> Result<Option<Tensor>, TrainError> {
+    ) -> Result<Option<(Tensor, Option<Tensor>)>, TrainError> {
         let is_tied = self.network.config().tie_word_embeddings;
         let mut parameters = unit.wait()?;
         if is_tied {
             parameters.extend(self.shards.gather(Unit::Embedding)?.wait()?);
         }
-        let (mut gradients, mut gradient) = (vec![None, None], None);
-        if let Some((hidden, batch)) = batch {
-            let flat = hidden.flatten(0, 1);
-            let [input, norm] = [leaf(&flat.index_select(0, &batch.places)), leaf(&parameters[0])];
-            let normed = self.network.norm(&norm, &input);
-            let (by_normed, by_head) = self.logits(&normed.detach(), &parameters[1], batch, loss)?;
-            let mut found = vjp(&[&normed], &[&input, &norm], &[&by_normed])?;
-            gradients = vec![found.pop().flatten(), by_head];
-            let by_input = found.pop().flatten().unwrap_or_else(|| input.zeros_like());
-            let g = flat.zeros_like().index_copy(0, &batch.places, &by_input);
-            gradient = Some(g.view(hidden.size().as_slice()));
-        }
+        let Some((hidden, batch)) = batch else {
+            scatters.start(Unit::Head, &[])?;
+            return Ok(None);
+        };
+        let flat = hidden.flatten(0, 1);
+        let [input, norm] = [leaf(&flat.index_select(0, &batch.places)), leaf(&parameters[0])];
+        let normed = self.network.norm(&norm, &input);
+        let (by_normed, mut by_head) = self.logits(&normed.detach(), &parameters[1], batch, loss)?;
         drop(parameters);
-        let head = if is_tied { gradients.pop().flatten() } else { None };
-        scatters.start(Unit::Head, &gradients)?;
-        if is_tied {
-            scatters.start(Unit::Embedding, &[head])?;
-        }
-        Ok(gradient)
+        let mut found = vjp(&[&normed], &[&input, &norm], &[&by_normed])?;
+        let by_norm = found.pop().flatten();
+        let by_input = found.pop().flatten().unwrap_or_else(|| input.zeros_like());
+        let by_embedding = if is_tied { by_head.take() } else { None };
+        scatters.start(Unit::Head, &[by_norm, by_head])?;
+        let g = flat.zeros_like().index_copy(0, &batch.places, &by_input).view(hidden.size().as_slice());
+        Ok(Some((g, by_embedding)))
     }
 
     /// The gradients of the loss by the normed states `[n, d]` of the targets and by the head.
@@ -221,7 +244,7 @@ impl Learner {
 
 impl MicroBatch {
     /// The rows of `batch`, the longest of which is first, padded on the right to its length.
-    fn new(rows: &[Row<'_>], lengths: &[usize], batch: &[usize]) -> Self {
+    fn new(rows: &[Row<'_>], lengths: &[usize], batch: &[usize], experts: Option<&Experts>) -> Self {
         let width = lengths[batch[0]];
         let mut ids = vec![0_i64; batch.len() * width];
         let (mut targets, mut places, mut labels) = (Vec::new(), Vec::new(), Vec::new());
@@ -241,6 +264,10 @@ impl MicroBatch {
             targets,
             places: Tensor::from_slice(&places),
             labels: Tensor::from_slice(&labels).unsqueeze(1),
+            recorded: experts.and_then(|experts| {
+                let of_rows: Vec<_> = batch.iter().map(|&row| rows[row].routing).collect();
+                experts.recorded(&of_rows, width)
+            }),
         }
     }
 }

@@ -32,7 +32,11 @@ fn with(kind: Kind, initializer_range: &str, micro_batch_tokens: usize) -> Learn
 
 /// A decoder whose weights are of `kind`.
 pub(super) fn of_kind(kind: Kind, initializer_range: &str) -> Decoder {
-    let decoder = decoder(initializer_range);
+    in_kind(kind, decoder(initializer_range))
+}
+
+/// The decoder with its weights in `kind`.
+pub(super) fn in_kind(kind: Kind, decoder: Decoder) -> Decoder {
     for (_, mut parameter) in decoder.parameters() {
         let converted = parameter.to_kind(kind);
         parameter.set_data(&converted);
@@ -172,7 +176,7 @@ fn a_step_begins_without_the_gradient_of_the_last() {
 
 /// Row by row, with all logits at once and a mask over all positions: the definition. The loss, and its gradient
 /// as [`gradient`] orders it.
-fn by_definition(mut decoder: Decoder, rows: &[PolicyRow<'_>]) -> (f64, Vec<f64>) {
+pub(super) fn by_definition(mut decoder: Decoder, rows: &[PolicyRow<'_>]) -> (f64, Vec<f64>) {
     decoder.requires_grad(true);
     let tokens: usize = rows.iter().map(|row| row.segment.actions().len()).sum();
     let mut total = Tensor::from(0.0_f32);
@@ -232,8 +236,11 @@ fn only_tokens_of_the_present_weights_count_as_on_policy() {
 fn the_gap_is_zero_for_our_own_log_probabilities() {
     let learner = learner(64);
     let (given, _) = segment(1, [3, 4, 0, 0]);
-    let layout =
-        Row { tokens: given.tokens(), targets: given.actions().iter().map(|a| a.position).collect() };
+    let layout = Row {
+        tokens: given.tokens(),
+        targets: given.actions().iter().map(|a| a.position).collect(),
+        routing: None,
+    };
     let mut logprobs = vec![0.0; 4];
     let seen = learner.gradient(std::slice::from_ref(&layout), |targets, values| {
         for (target, value) in targets.iter().zip(Vec::<f32>::try_from(values.detach()).expect("float32")) {
@@ -277,7 +284,7 @@ fn what_follows_the_last_action_is_not_read() {
 #[test]
 fn supervised_steps_learn() {
     let tokens = [5, 9, 14, 3, 22];
-    let row = Row { tokens: &tokens, targets: vec![2, 3, 4] };
+    let row = Row { tokens: &tokens, targets: vec![2, 3, 4], routing: None };
     let mut learner = learner(64);
     let losses: Vec<f64> = (0..8)
         .map(|_| learner.supervised_step(std::slice::from_ref(&row)).expect("a finite gradient").0)
@@ -290,7 +297,7 @@ fn a_step_without_targets_completes() {
     let tokens = [5, 9, 14];
     let mut learner = learner(64);
     let (loss, update) = learner
-        .supervised_step(&[Row { tokens: &tokens, targets: vec![] }])
+        .supervised_step(&[Row { tokens: &tokens, targets: vec![], routing: None }])
         .expect("nothing to differentiate");
     assert_eq!((loss, update.grad_norm), (0.0, 0.0));
 }

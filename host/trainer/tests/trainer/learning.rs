@@ -6,6 +6,7 @@ use molt_core::settings::{BadRow, Generator as GeneratorSettings, Optim, SftSett
 use molt_generator::Engine;
 use molt_model::{Chat, Decoder, Weights};
 use molt_observe::{RunDir, read_metrics};
+use molt_trainer::checkpoint::From;
 use molt_trainer::sft::SftSummary;
 use molt_trainer::{conversations, sft};
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ fn write_conversations(path: &Path, more: &str) {
 fn sft_settings(dir: &Path, model: &Path) -> SftSettings {
     let mut settings = SftSettings::default();
     settings.model.path = model.to_owned();
-    settings.data.conversations = dir.join("conversations.jsonl");
+    settings.data.conversations = vec![dir.join("conversations.jsonl")];
     settings.run.seed = 5;
     settings.sft.passes = 12;
     settings.sft.batch_size = 10;
@@ -32,11 +33,21 @@ fn sft_settings(dir: &Path, model: &Path) -> SftSettings {
 
 fn fine_tune(settings: &SftSettings, dir: &Path) -> (SftSummary, PathBuf) {
     let chat = Chat::load(&settings.model.path, None).unwrap();
-    let rows = conversations::load(&settings.data, &chat, 128).unwrap();
+    let sources = conversations::load(&settings.data, &chat, 128).unwrap();
+    let held_out = settings.eval.conversations.as_deref();
+    let held_out = held_out.map(|path| conversations::read_file(path, &settings.data, &chat, 128).unwrap());
+    let data = sft::Data { sources: &sources, held_out: held_out.as_ref().map(|rows| &rows.rows[..]) };
     let mut run_dir = RunDir::create(dir, "sft").unwrap();
     let weights = Weights::open(&settings.model.path).unwrap();
-    let (summary, _) =
-        sft::train(settings, (weights, None), &rows, &mut run_dir, &CancellationToken::new()).unwrap();
+    let (summary, _) = sft::train(
+        settings,
+        (weights, None),
+        &data,
+        &From::default(),
+        &mut run_dir,
+        &CancellationToken::new(),
+    )
+    .unwrap();
     (summary, run_dir.path().to_owned())
 }
 
@@ -76,6 +87,35 @@ fn a_model_learns_a_format_and_then_from_reward() {
 }
 
 #[test]
+fn several_files_with_weights_and_a_loss_on_what_is_held_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(dir.path());
+    write_conversations(&dir.path().join("conversations.jsonl"), "");
+    let [more, held_out] = ["more.jsonl", "held-out.jsonl"].map(|name| dir.path().join(name));
+    std::fs::write(&more, "{\"prompt\": \"q1\", \"answer\": \"7\"}\n".repeat(10)).unwrap();
+    std::fs::write(&held_out, "{\"prompt\": \"q2\", \"answer\": \"7\"}\n".repeat(23)).unwrap();
+    let mut settings = sft_settings(dir.path(), &model);
+    settings.data.conversations.push(more);
+    settings.data.weight = vec![0.5, 4.0];
+    settings.eval.conversations = Some(held_out);
+    settings.eval.every = Some(4);
+    settings.sft.passes = 3;
+    let (summary, run) = fine_tune(&settings, &dir.path().join("run"));
+    // Half of 40 and four times 10 in a pass, ten at a time.
+    assert_eq!((summary.rows, summary.steps, summary.tokens), (50, 3 * 6, 3 * 60 * 2));
+    let rows = read_metrics(&run.join("metrics.jsonl")).unwrap();
+    let losses: Vec<(u64, f64)> =
+        rows.iter().filter_map(|row| Some((row.step, *row.values.get("eval/loss")?))).collect();
+    assert_eq!(losses.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [0, 4, 8, 12, 16, 18]);
+    assert_eq!(
+        (summary.held_out_loss_before, summary.held_out_loss_after),
+        (Some(losses[0].1), Some(losses[5].1))
+    );
+    // What is held out is the digit that is learnt most.
+    assert!(losses[0].1 > 4.0 && losses[5].1 < 1.0, "{losses:?}");
+}
+
+#[test]
 fn supervised_runs_of_one_seed_are_identical() {
     let dir = tempfile::tempdir().unwrap();
     let model = model(dir.path());
@@ -95,7 +135,7 @@ fn bad_conversations_are_refused_by_line_or_skipped() {
     let mut settings = sft_settings(dir.path(), &model);
     let long = "x".repeat(200);
     write_conversations(
-        &settings.data.conversations,
+        &settings.data.conversations[0],
         &format!("{{\"prompt\": \"q0\"}}\n{{\"prompt\": \"{long}\", \"answer\": \"1\"}}\n"),
     );
     let chat = Chat::load(&model, None).unwrap();
@@ -107,5 +147,5 @@ fn bad_conversations_are_refused_by_line_or_skipped() {
     assert!(error.contains("do not fit a context of 128"), "{error}");
     settings.data.on_bad_row = BadRow::Skip;
     let rows = conversations::load(&settings.data, &chat, 128).unwrap();
-    assert_eq!((rows.rows.len(), rows.skipped), (40, 2));
+    assert_eq!((rows[0].rows.len(), rows[0].skipped), (40, 2));
 }

@@ -9,6 +9,7 @@ use molt_observe::RunDir;
 use molt_rollout::{Driver, Prompts, TurnSettings, WeightedReward};
 use molt_sandbox::{Estimator, Library, Sandbox};
 use molt_trainer::TrainError;
+use molt_trainer::checkpoint::From;
 use molt_trainer::report::Summary;
 use molt_trainer::rl::{HeldOut, Training, train};
 use serde_json::Value;
@@ -66,7 +67,12 @@ pub(crate) fn driver<G: Generator>(settings: &TrainSettings, generator: Arc<G>) 
         chat,
         environment: sandbox.environment(library, &settings.agent.name, Limits::default()).unwrap(),
         rewards: rewards.collect(),
-        turn: TurnSettings { sampling, max_context: 128, max_turns: settings.agent.max_turns },
+        turn: TurnSettings {
+            sampling,
+            max_context: 128,
+            max_turns: settings.agent.max_turns,
+            record_routing: settings.train.replay_routing,
+        },
         seed: settings.run.seed,
     }
 }
@@ -115,6 +121,7 @@ pub(crate) fn run<G: Generator>(
         traits: runtime.block_on(estimator.traits()).unwrap(),
         estimator,
         settings,
+        from: From::default(),
     };
     let mut run_dir = RunDir::create(dir, "train").unwrap();
     let result = train(training, &mut run_dir, runtime.handle(), stop);

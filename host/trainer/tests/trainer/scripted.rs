@@ -40,6 +40,7 @@ impl Generator for Scripted {
         Ok(Generation {
             sampled: vec![sample(u32::from(b'0') - 33 + digit, 16), sample(263, 32)],
             finish: Finish::Stop,
+            routing: None,
         })
     }
 

@@ -13,7 +13,7 @@ use std::path::Path;
 use tokio_util::sync::CancellationToken;
 
 /// Three questions, each answered by 7, which the script says one time in three.
-fn quiz() -> Task {
+pub(crate) fn quiz() -> Task {
     Task {
         id: "1".into(),
         messages: vec![Message::new(Role::User, "q0")],
@@ -109,6 +109,6 @@ fn turns_of_huge_rewards_that_cancel_out_cost_their_rollouts_and_not_the_run() {
         let (result, _) = run(settings, Scripted::new(0), prompts, &dir.path().join(estimator), &stop);
         let summary = result.unwrap();
         assert_eq!((summary.steps, summary.tokens), (1, 4 * 8 * 2));
-        assert_eq!(summary.dropped, [("reward-too-large", 4 * 8)].into());
+        assert_eq!(summary.dropped, [("reward-too-large".to_owned(), 4 * 8)].into());
     }
 }

@@ -163,7 +163,7 @@ fn required_paths_are_reported_together() {
     assert_eq!(
         message(SftSettings::default().validate()),
         "model.path is required: a Hugging Face model directory\n\
-         data.conversations is required: a file with one JSON object per line"
+         data.conversations is required: a file with one JSON object per line, or several"
     );
     train(GOOD, &[]).expect("loads").validate().expect("is good");
 }

@@ -1,0 +1,96 @@
+//! The loss of rows that are not learnt: the chain of units, walked forward only.
+
+use super::pass::MicroBatch;
+use super::{Learner, Row, owned};
+use crate::error::TrainError;
+use crate::ranks::Order;
+use crate::shards::sums;
+use molt_model::Unit;
+use tch::{Device, Kind};
+
+impl Learner {
+    /// The sum of `−log π` over the targets of `rows`, which change nothing.
+    ///
+    /// # Errors
+    /// If a rank is lost.
+    pub fn loss(&mut self, rows: &[Row<'_>]) -> Result<f64, TrainError> {
+        self.order(|| Order::Loss(owned(rows)))?;
+        let mut own = 0.0;
+        let mut add = |batch: Option<&MicroBatch>| {
+            own += self.forward(batch)?;
+            Ok(())
+        };
+        let all = self.deal(rows, &mut add).and_then(|()| Ok(sums(self.shards.ranks(), &[own])?[0]));
+        all.map_err(|error| self.explained(error))
+    }
+
+    /// One forward pass, in which every rank takes part also without a micro-batch.
+    fn forward(&self, batch: Option<&MicroBatch>) -> Result<f64, TrainError> {
+        let _no_grad = tch::no_grad_guard();
+        let layers = self.network.config().num_hidden_layers;
+        let rotation = batch.map(|batch| {
+            let positions = tch::Tensor::arange(batch.ids.size()[1], (Kind::Float, Device::Cpu));
+            self.network.rotation(&positions.unsqueeze(0))
+        });
+        let run = batch.zip(rotation.as_ref());
+        let embedding = self.shards.gather(Unit::Embedding)?.wait()?;
+        let mut next = self.shards.gather(Unit::Layer(0))?;
+        let mut x = run.map(|(batch, _)| self.network.embed(&embedding[0], &batch.ids));
+        drop(embedding);
+        for layer in 0..layers {
+            let parameters = next.wait()?;
+            next =
+                self.shards.gather(if layer + 1 < layers { Unit::Layer(layer + 1) } else { Unit::Head })?;
+            x = x
+                .zip(run)
+                .map(|(x, (_, rotation))| self.network.layer(layer, &parameters, &x, rotation, None).0);
+        }
+        let mut parameters = next.wait()?;
+        if self.network.config().tie_word_embeddings {
+            parameters.extend(self.shards.gather(Unit::Embedding)?.wait()?);
+        }
+        let Some((hidden, batch)) = x.zip(batch) else { return Ok(0.0) };
+        let normed = self.network.norm(&parameters[0], &hidden.flatten(0, 1).index_select(0, &batch.places));
+        let chunk = self.layout.logit_rows as i64;
+        let parts = normed.split(chunk, 0).into_iter().zip(batch.labels.split(chunk, 0));
+        let of = |(normed, labels): (tch::Tensor, tch::Tensor)| {
+            let logits = self.network.logits(&parameters[1], &normed) / self.temperature;
+            let logprobs = logits.log_softmax(-1, None).gather(1, &labels, false);
+            -logprobs.sum(Kind::Double).double_value(&[])
+        };
+        Ok(parts.map(of).sum())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::step::ranks::{ranks, together};
+    use crate::step::tests::{alone, layout, of_kind, segment};
+    use crate::step::{Layout, Row};
+    use molt_core::trajectory::Segment;
+    use tch::Kind;
+
+    fn rows(segments: &[Segment]) -> Vec<Row<'_>> {
+        let of = |segment: &Segment| segment.actions().iter().map(|action| action.position).collect();
+        segments.iter().map(|s| Row { tokens: s.tokens(), targets: of(s), routing: None }).collect()
+    }
+
+    #[test]
+    fn it_is_the_loss_of_a_supervised_step_on_any_number_of_ranks() {
+        let segments: Vec<Segment> = (0..7).map(|n| segment(n, [3 + n, 4, n % 3, 5]).0).collect();
+        let rows = rows(&segments);
+        let tokens: usize = rows.iter().map(|row| row.targets.len()).sum();
+        let mut one = alone(of_kind(Kind::Double, "0.3"), layout(30));
+        let sum = one.loss(&rows).expect("a loss");
+        assert_eq!(sum, one.loss(&rows).expect("a loss"), "nothing has changed");
+        let (mean, _) = one.supervised_step(&rows).expect("a step");
+        assert!((sum / tokens as f64 - mean).abs() <= 1e-12 * mean, "{sum} is not {tokens} times {mean}");
+        for size in [2, 3] {
+            let layout = Layout { logit_rows: 2, ..layout(25) };
+            for own in ranks(size, |group| together(group, Kind::Double, layout).loss(&rows).expect("a loss"))
+            {
+                assert!((own - sum).abs() <= 1e-12 * sum, "{own} is not {sum}");
+            }
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! Checkpoints: a run that was ended in whatever way goes on as if it had not been.
+
+use molt_tests::{
+    assert_ok, build_plugin, json, metrics, molt, path, root, run, short_run, text, tiny_model,
+};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// `molt sft` on the tiny model: 6 steps of 16 conversations in a pass.
+fn sft(dir: &Path, more: &[&str]) -> Command {
+    let mut command = molt();
+    command.args(["sft", "--model.path", path(tiny_model()), "--run.dir", path(dir)]);
+    command.args(["--data.conversations", "examples/demo/sft.jsonl", "--sft.batch_size", "16"]);
+    command.args(["--optim.lr", "1e-3"]).args(more);
+    command
+}
+
+/// The settings that have a run in `dir` write checkpoints and go on from them.
+fn in_place(dir: &Path) -> [&str; 4] {
+    ["--ckpt.every", "1", "--ckpt.load", path(dir)]
+}
+
+#[track_caller]
+fn done(output: &Output) -> String {
+    assert_ok(output);
+    text(output)
+}
+
+#[track_caller]
+fn refused(output: &Output, with: &[&str]) {
+    let said = text(output);
+    assert!(!output.status.success(), "{said}");
+    for part in with {
+        assert!(said.contains(part), "{part:?} is not in:\n{said}");
+    }
+}
+
+fn weights(run: &Path) -> Vec<u8> {
+    fs::read(run.join("model/model.safetensors")).unwrap()
+}
+
+/// The values of the only weights file of a run.
+fn values(run: &Path) -> Vec<f32> {
+    let bytes = weights(run);
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    bytes[8 + header..].chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+}
+
+/// The numbers of a run that do not depend on the clock.
+fn learnt(run: &Path) -> Vec<(u64, f64, f64)> {
+    let number = |line: &serde_json::Value, name: &str| line[name].as_f64().unwrap();
+    metrics(run)
+        .iter()
+        .map(|line| {
+            (line["step"].as_u64().unwrap(), number(line, "train/loss"), number(line, "train/grad_norm"))
+        })
+        .collect()
+}
+
+/// Names of the checkpoints of a run, and of whatever else lies there.
+fn checkpoints(run: &Path) -> Vec<String> {
+    let entries = fs::read_dir(run.join("checkpoints")).unwrap();
+    let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Uniform numbers below a bound, the same in every test run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// Every process of a run: the launcher if there is one, and the ranks.
+fn processes(of: u32) -> Vec<u32> {
+    let text = fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap_or_default();
+    std::iter::once(of).chain(text.split_whitespace().map(|pid| pid.parse().unwrap())).collect()
+}
+
+/// Starts a run again and again and kills one of its processes after a random time, then lets it end. Gives back
+/// how often it went on from a checkpoint.
+fn killed_at_random(command: impl Fn() -> Command, kills: usize, most_ms: u64, random: &mut Random) -> usize {
+    let mut resumed = 0;
+    for _ in 0..kills {
+        let child = command().stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(random.below(most_ms)));
+        let all = processes(child.id());
+        let victim = all[random.below(all.len() as u64) as usize];
+        // It may have ended by itself.
+        let _ = Command::new("kill").args(["-9", &victim.to_string()]).stderr(Stdio::null()).status();
+        let output = child.wait_with_output().unwrap();
+        resumed += usize::from(text(&output).contains("resume    after step"));
+        // Ranks without their launcher end too, but a moment later, and hold nothing that the next run needs.
+    }
+    let said = done(&command().output().unwrap());
+    resumed + usize::from(said.contains("resume    after step"))
+}
+
+#[test]
+fn kill_9_at_random_moments_changes_nothing_of_supervised_training() {
+    let dir = TempDir::new().unwrap();
+    let (whole, broken) = (dir.path().join("whole"), dir.path().join("broken"));
+    let more = ["--sft.passes", "10", "--optim.schedule", "cosine", "--optim.warmup_steps", "5"];
+    done(&sft(&whole, &more).output().unwrap());
+    let command = || {
+        let mut command = sft(&broken, &more);
+        command.args(in_place(&broken));
+        command
+    };
+    let resumed = killed_at_random(command, 20, 700, &mut Random(1));
+    assert!(resumed > 2, "{resumed} of 20 kills came after a checkpoint");
+    assert_eq!(learnt(&broken), learnt(&whole));
+    assert!(weights(&broken) == weights(&whole), "the weights differ");
+    let summary = |run: &Path| {
+        let mut summary = json(&run.join("summary.json"));
+        summary.as_object_mut().unwrap().remove("wall_s");
+        summary
+    };
+    assert_eq!(summary(&broken), summary(&whole));
+}
+
+/// A reward that the untrained model gets some of.
+fn length_reward(dir: &Path) -> PathBuf {
+    let source = "use molt_plugin::reward::{Reward, Sample, Verdict};
+        pub struct Length;
+        impl Reward for Length {
+            fn score(sample: Sample) -> Verdict {
+                Verdict::reward(sample.completion.len() as f64 / 10.0)
+            }
+        }
+        molt_plugin::export_reward!(Length);";
+    build_plugin(dir, "length", source)
+}
+
+/// Sequences are decoded one by one, so that rounding does not depend on which ones meet in a batch.
+fn rl(dir: &Path, reward: &Path, more: &[&str]) -> Command {
+    let mut command = molt();
+    command.args(short_run(dir)).args(["--reward.name", path(reward), "--generator.max_sequences", "1"]);
+    command.args(["--train.max_steps", "12", "--optim.lr", "1e-3"]).args(more);
+    command
+}
+
+#[test]
+fn kill_9_at_random_moments_changes_nothing_of_reinforcement_learning() {
+    let dir = TempDir::new().unwrap();
+    let reward = length_reward(dir.path());
+    let mut random = Random(2);
+    for (nproc, kills) in [("1", 20), ("2", 10)] {
+        let [whole, broken] = ["whole", "broken"].map(|name| dir.path().join(format!("{name}-{nproc}")));
+        let more = ["--train.sync", "true", "--nproc", nproc];
+        done(&rl(&whole, &reward, &more).output().unwrap());
+        let command = || {
+            let mut command = rl(&broken, &reward, &more);
+            command.args(in_place(&broken));
+            command
+        };
+        let resumed = killed_at_random(command, kills, 1500, &mut random);
+        assert!(resumed > 2, "{resumed} of {kills} kills came after a checkpoint");
+        assert_eq!(learnt(&broken), learnt(&whole));
+        assert!(weights(&broken) == weights(&whole), "the weights differ on {nproc}");
+        // Every prompt once: in every step the rollouts of as many groups, all of them trained.
+        let groups: f64 = metrics(&broken).iter().map(|line| line["rollout/groups"].as_f64().unwrap()).sum();
+        assert_eq!(groups, 12.0 * 4.0);
+    }
+}
+
+#[test]
+fn an_interrupted_stream_trains_every_prompt_once() {
+    let dir = TempDir::new().unwrap();
+    let (reward, run) = (length_reward(dir.path()), dir.path().join("run"));
+    let prompts: String = fs::read_to_string(root().join("examples/demo/train.jsonl")).unwrap();
+    let some: Vec<&str> = prompts.lines().take(30).collect();
+    let data = dir.path().join("some.jsonl");
+    fs::write(&data, some.join("\n")).unwrap();
+    let command = || {
+        let mut command =
+            rl(&run, &reward, &["--data.prompts", path(&data), "--train.async_queue_size", "2"]);
+        command.args(["--train.max_steps", "100"]).args(in_place(&run));
+        command
+    };
+    killed_at_random(command, 6, 1500, &mut Random(3));
+    let steps = metrics(&run);
+    let groups: f64 = steps.iter().map(|line| line["rollout/groups"].as_f64().unwrap()).sum();
+    assert_eq!((groups, steps.len()), (30.0, 8));
+}
+
+#[test]
+fn other_numbers_of_ranks_go_on() {
+    let dir = TempDir::new().unwrap();
+    let (whole, parts) = (dir.path().join("whole"), dir.path().join("parts"));
+    done(&sft(&whole, &["--optim.warmup_steps", "2"]).output().unwrap());
+    for (nproc, steps) in [("4", "2"), ("2", "4"), ("3", "6")] {
+        let more = ["--optim.warmup_steps", "2", "--nproc", nproc, "--sft.max_steps", steps];
+        done(&sft(&parts, &more).args(in_place(&parts)).output().unwrap());
+    }
+    let close = |a: f64, b: f64| (a - b).abs() <= 1e-5 * b.abs().max(1.0);
+    let (found, expected) = (learnt(&parts), learnt(&whole));
+    let alike =
+        |(a, b): (&(u64, f64, f64), &(u64, f64, f64))| a.0 == b.0 && close(a.1, b.1) && close(a.2, b.2);
+    assert_eq!(found.len(), expected.len());
+    assert!(found.iter().zip(&expected).all(alike), "{found:?} is not {expected:?}");
+    let pairs = values(&parts).into_iter().zip(values(&whole));
+    let furthest = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(furthest <= 1e-5, "weights differ by {furthest:e}");
+}
+
+#[test]
+fn a_damaged_checkpoint_is_skipped_for_the_one_before() {
+    let dir = TempDir::new().unwrap();
+    let (whole, broken) = (dir.path().join("whole"), dir.path().join("broken"));
+    done(&sft(&whole, &[]).output().unwrap());
+    done(&sft(&broken, &["--sft.max_steps", "4", "--ckpt.every", "1", "--ckpt.keep", "3"]).output().unwrap());
+    assert_eq!(checkpoints(&broken), ["step-000002", "step-000003", "step-000004"]);
+    let of = |step: u32| broken.join(format!("checkpoints/step-00000{step}"));
+    // The newest is truncated, the one before it has one bit wrong, and another was never finished.
+    let (truncated, wrong) = (of(4).join("part-0-of-1.safetensors"), of(3).join("state"));
+    let size = fs::metadata(&truncated).unwrap().len();
+    fs::File::options().write(true).open(&truncated).unwrap().set_len(size / 2).unwrap();
+    let mut bytes = fs::read(&wrong).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&wrong, bytes).unwrap();
+    fs::create_dir(broken.join("checkpoints/.step-000005.part")).unwrap();
+
+    // One that is named is not replaced by another.
+    let named = sft(&dir.path().join("named"), &["--ckpt.load", path(&of(4))]).output().unwrap();
+    refused(&named, &["step-000004 cannot be used", "part-0-of-1.safetensors is damaged"]);
+
+    let said = done(&sft(&broken, &in_place(&broken)).output().unwrap());
+    assert!(said.contains("step-000004: part-0-of-1.safetensors is damaged"), "{said}");
+    assert!(said.contains("step-000003: state is damaged"), "{said}");
+    assert!(said.contains("resume    after step 2"), "{said}");
+    assert!(weights(&broken) == weights(&whole), "the weights differ");
+    assert_eq!(checkpoints(&broken), ["step-000005", "step-000006"]);
+}
+
+#[test]
+fn a_disk_that_fills_during_a_save_leaves_the_last_good_one() {
+    let dir = TempDir::new().unwrap();
+    let (whole, full) = (dir.path().join("whole"), dir.path().join("full"));
+    done(&sft(&whole, &[]).output().unwrap());
+    done(&sft(&full, &["--sft.max_steps", "2", "--ckpt.every", "1"]).output().unwrap());
+    // No file may grow beyond 200 KiB: a part has 1.2 MB.
+    for nproc in ["1", "2"] {
+        let run = sft(&full, &in_place(&full));
+        let mut limited = Command::new("bash");
+        limited.args(["-c", "trap '' XFSZ; ulimit -f 200; exec \"$0\" \"$@\""]).arg(run.get_program());
+        limited.args(run.get_args()).args(["--nproc", nproc]).current_dir(root());
+        for (name, value) in run.get_envs() {
+            value.map(|value| limited.env(name, value));
+        }
+        refused(
+            &limited.output().unwrap(),
+            &[
+                "the checkpoint of step 3 could not be written",
+                "that of step 2 is as it was",
+                "File too large",
+            ],
+        );
+        assert_eq!(checkpoints(&full), ["step-000001", "step-000002"]);
+        assert_eq!(json(&full.join("status.json"))["state"], "failed");
+    }
+    done(&sft(&full, &in_place(&full)).output().unwrap());
+    assert!(weights(&full) == weights(&whole), "the weights differ");
+}
+
+#[test]
+fn what_a_run_cannot_go_on_with_is_refused() {
+    let dir = TempDir::new().unwrap();
+    let first = dir.path().join("first");
+    done(&sft(&first, &["--sft.max_steps", "1", "--ckpt.every", "1"]).output().unwrap());
+    let again = |more: &[&str]| {
+        let next = dir.path().join("next");
+        // The run that finds another model has begun.
+        let _ = fs::remove_dir_all(&next);
+        sft(&next, more).args(["--ckpt.load", path(&first)]).output().unwrap()
+    };
+    refused(&again(&["--run.seed", "7"]), &["run.seed was 0 and is 7"]);
+    let data = dir.path().join("less.jsonl");
+    let all = fs::read_to_string(root().join("examples/demo/sft.jsonl")).unwrap();
+    fs::write(&data, all.lines().skip(1).collect::<Vec<_>>().join("\n")).unwrap();
+    refused(&again(&["--data.conversations", path(&data)]), &["the data has changed since"]);
+
+    refused(
+        &rl(&dir.path().join("rl"), Path::new("exact-match"), &["--ckpt.load", path(&first)])
+            .output()
+            .unwrap(),
+        &["it is of `molt sft`"],
+    );
+    let nothing = dir.path().join("nothing");
+    refused(
+        &sft(&dir.path().join("next"), &["--ckpt.load", path(&nothing)]).output().unwrap(),
+        &["there is no checkpoint that can be used", "ckpt.every"],
+    );
+    assert!(!dir.path().join("next").exists(), "nothing was written");
+
+    let (source, other) = (dir.path().join("source"), dir.path().join("other"));
+    fs::create_dir(&source).unwrap();
+    for file in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
+        let text = fs::read_to_string(root().join("examples/demo/model").join(file)).unwrap();
+        let wider = text.replace("\"intermediate_size\": ", "\"intermediate_size\": 1");
+        fs::write(source.join(file), wider).unwrap();
+    }
+    assert_ok(&run(&["init", path(&source), path(&other), "--seed", "1"]));
+    refused(&again(&["--model.path", path(&other)]), &["of another model", "mlp.", "was", "is"]);
+
+    // Another learning rate is another run, and is told.
+    let said = done(&again(&["--optim.lr", "1e-4", "--sft.max_steps", "2"]));
+    assert!(said.contains("changed   optim.lr: 0.001 -> 0.0001"), "{said}");
+}
+
+#[test]
+fn a_checkpoint_can_hold_the_model() {
+    let dir = TempDir::new().unwrap();
+    let (first, next) = (dir.path().join("first"), dir.path().join("next"));
+    let more =
+        ["--sft.max_steps", "3", "--ckpt.every", "1", "--ckpt.export", "true", "--ckpt.keep_gib", "0.001"];
+    done(&sft(&first, &more).output().unwrap());
+    // One alone is larger than that.
+    assert_eq!(checkpoints(&first), ["step-000003"]);
+    let exported = first.join("checkpoints/step-000003");
+    assert!(weights(&exported) == weights(&first), "the export is the model of the run");
+    let said = done(
+        &sft(&next, &["--model.path", path(&exported.join("model")), "--sft.max_steps", "1"])
+            .output()
+            .unwrap(),
+    );
+    let (went_on, from) = (learnt(&next)[0].1, learnt(&first)[0].1);
+    assert!(went_on < from - 0.1, "{said}");
+}
