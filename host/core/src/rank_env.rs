@@ -13,6 +13,8 @@ pub struct RankEnv {
     pub master_port: u16,
     /// Whether the launcher serves the store; otherwise rank 0 does.
     pub store_is_served: bool,
+    /// How often the launcher has started the ranks again.
+    pub restarts: u64,
     pub launcher: Launcher,
 }
 
@@ -81,7 +83,11 @@ impl RankEnv {
             Some(_) => vars.number("MASTER_PORT", "a port, from 1 to 65535")?,
             None => PORT,
         };
-        Ok(Some(Self { rank, size, master_addr, master_port, store_is_served, launcher }))
+        let restarts = match get(RESTARTS) {
+            Some(_) => vars.number(RESTARTS, "a whole number")?,
+            None => 0,
+        };
+        Ok(Some(Self { rank, size, master_addr, master_port, store_is_served, restarts, launcher }))
     }
 
     /// Whether all ranks are on this machine, as far as the address tells.
@@ -101,6 +107,9 @@ impl fmt::Display for RankEnv {
         write!(f, "rank {rank} of {size} at {master_addr}:{master_port}, by {launcher}")
     }
 }
+
+/// torchrun keeps its store when it starts the ranks again.
+const RESTARTS: &str = "TORCHELASTIC_RESTART_COUNT";
 
 const POD: &str = "JOB_COMPLETION_INDEX";
 
@@ -164,12 +173,14 @@ mod tests {
             ("MASTER_ADDR", "10.0.0.7"),
             ("MASTER_PORT", "4711"),
             ("TORCHELASTIC_USE_AGENT_STORE", "True"),
+            ("TORCHELASTIC_RESTART_COUNT", "3"),
             ("SLURM_STEP_NUM_TASKS", "1"),
             ("SLURM_PROCID", "0"),
         ];
         let env = read(&variables).expect("complete").expect("a rank");
         assert_eq!(env.to_string(), "rank 2 of 4 at 10.0.0.7:4711, by RANK and WORLD_SIZE");
         assert!(env.store_is_served && !env.is_local());
+        assert_eq!(env.restarts, 3);
     }
 
     #[test]

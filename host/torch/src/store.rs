@@ -10,6 +10,7 @@ use std::time::Duration;
 pub struct Store {
     inner: UniquePtr<shim::Store>,
     host: String,
+    prefix: String,
 }
 
 // SAFETY: c10d's client serialises its requests by a mutex of its own.
@@ -38,7 +39,17 @@ impl Store {
     fn open(host: &str, port: u16, serve: bool, timeout: Duration) -> Result<Self, TorchError> {
         let inner =
             shim::store(host, port, serve, millis(timeout)).map_err(|error| failed(host, port, &error))?;
-        Ok(Self { inner, host: host.to_owned() })
+        Ok(Self { inner, host: host.to_owned(), prefix: String::new() })
+    }
+
+    /// The same connection to the keys that begin with `prefix`.
+    #[must_use]
+    pub fn within(self, prefix: &str) -> Self {
+        Self { prefix: prefix.to_owned(), ..self }
+    }
+
+    fn key(&self, key: &str) -> String {
+        format!("{}{key}", self.prefix)
     }
 
     /// The port it is served on.
@@ -55,7 +66,8 @@ impl Store {
     /// # Errors
     /// If the connection is lost.
     pub fn set(&self, key: &str, value: &[u8]) -> Result<(), TorchError> {
-        shim::store_set(&self.inner, key, value).map_err(|error| failed(&self.host, self.port(), &error))
+        shim::store_set(&self.inner, &self.key(key), value)
+            .map_err(|error| failed(&self.host, self.port(), &error))
     }
 
     /// The value of a key, as soon as somebody sets it.
@@ -63,7 +75,7 @@ impl Store {
     /// # Errors
     /// If nobody does in time, or the connection is lost.
     pub fn get(&self, key: &str) -> Result<Vec<u8>, TorchError> {
-        shim::store_get(&self.inner, key).map_err(|error| failed(&self.host, self.port(), &error))
+        shim::store_get(&self.inner, &self.key(key)).map_err(|error| failed(&self.host, self.port(), &error))
     }
 }
 
@@ -73,7 +85,8 @@ impl Store {
     /// # Errors
     /// If the connection is lost.
     pub fn delete(&self, key: &str) -> Result<(), TorchError> {
-        shim::store_delete(&self.inner, key).map_err(|error| failed(&self.host, self.port(), &error))
+        shim::store_delete(&self.inner, &self.key(key))
+            .map_err(|error| failed(&self.host, self.port(), &error))
     }
 
     /// How long a [`Store::get`] waits from now on.
@@ -111,6 +124,11 @@ mod tests {
         });
         server.set("seed", &[0, 255, 7]).expect("it is set");
         assert_eq!(other.join().expect("no panic"), [0, 255, 7]);
+        let again =
+            Store::connect("127.0.0.1", port, Duration::from_millis(100)).expect("a store").within("again/");
+        again.get("seed").expect_err("it is another key");
+        again.set("seed", &[1]).expect("it is set");
+        assert_eq!(server.get("again/seed").expect("a value"), [1]);
         server.delete("seed").expect("it is there");
         server.set_timeout(Duration::from_millis(100));
         server.get("seed").expect_err("it is forgotten");

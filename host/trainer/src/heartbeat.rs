@@ -53,7 +53,7 @@ impl Heard {
 }
 
 fn key(rank: usize) -> String {
-    format!("molt/beat/{rank}")
+    format!("beat/{rank}")
 }
 
 #[cfg(test)]

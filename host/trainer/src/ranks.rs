@@ -67,14 +67,16 @@ impl Ranks {
         let serve = env.rank == 0 && !env.store_is_served;
         let store =
             if serve { Store::serve(addr, port, timeout) } else { Store::connect(addr, port, timeout) }?;
+        // What ranks that were lost have left in the store is not for those that take their place.
+        let prefix = format!("molt/{}/", env.restarts);
+        let store = store.within(&prefix);
         let device = (fsdp.interface.as_deref(), env.is_local());
-        let group = Group::gloo(&store, "molt", (env.rank, env.size), device, timeout)?;
+        let group = Group::gloo(&store, &prefix, (env.rank, env.size), device, timeout)?;
         let own = [settings.to_owned(), weights.fingerprint()?];
         for (what, own) in ["settings", "weights"].into_iter().zip(own) {
-            let key = format!("molt/{what}");
             if env.rank == 0 {
-                store.set(&key, own.as_bytes())?;
-            } else if store.get(&key)? != own.as_bytes() {
+                store.set(what, own.as_bytes())?;
+            } else if store.get(what)? != own.as_bytes() {
                 return Err(TrainError::RanksDiffer { rank: env.rank, what });
             }
         }
@@ -83,10 +85,15 @@ impl Ranks {
         let _ = group.all_reduce(&agreed, molt_torch::Reduce::Sum)?.wait()?;
         store.set_timeout(PATIENCE);
         let (rank, size) = (env.rank, env.size);
-        heartbeat::start(Store::connect(addr, store.port(), timeout)?, rank, timeout, move || {
-            eprintln!("error: rank 0 of {size} does not answer any more: rank {rank} ends");
-            std::process::exit(1);
-        });
+        heartbeat::start(
+            Store::connect(addr, store.port(), timeout)?.within(&prefix),
+            rank,
+            timeout,
+            move || {
+                eprintln!("error: rank 0 of {size} does not answer any more: rank {rank} ends");
+                std::process::exit(1);
+            },
+        );
         Ok(Self { group, orders: Orders { store, next: 0, rank, size } })
     }
 }
@@ -123,5 +130,5 @@ impl Orders {
 }
 
 fn key(number: u64) -> String {
-    format!("molt/order/{number}")
+    format!("order/{number}")
 }

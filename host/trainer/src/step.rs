@@ -312,12 +312,12 @@ impl Learner {
             loss
         })
         .map_err(|error| self.explained(error))?;
-        let mean = sums(self.shards.ranks(), &[mean])?;
+        let mean = sums(self.shards.ranks(), &[mean]).map_err(|error| self.explained(error))?;
         Ok((mean[0], self.update()?))
     }
 
     fn update(&mut self) -> Result<Update, TrainError> {
-        self.optimiser.update(self.shards.ranks())
+        self.optimiser.update(self.shards.ranks()).map_err(|error| self.explained(error))
     }
 
     /// The gradient of the policy loss over all action tokens of `rows`.

@@ -204,6 +204,54 @@ fn a_supervised_row_reads_as_the_template_writes_it() {
     }
 }
 
+/// A chat whose turns end with `stop`, in place of the `<|im_end|>` of the tokenizer.
+fn ending_with(stop: &str, source: &str) -> Chat {
+    let dir = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(testdata("chatml")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap().replace("<|im_end|>", stop);
+        std::fs::write(dir.path().join(path.file_name().unwrap()), text).unwrap();
+    }
+    Chat::new(Tokenizer::load(dir.path()).unwrap(), source, NOW).unwrap()
+}
+
+/// In every family all that is learnt is what the assistant says and the token that ends its turn: what a rollout
+/// would have sampled. GLM has no such token of its own; its turns end where the next one of the user begins.
+#[test]
+fn what_is_learnt_is_what_would_be_sampled_in_every_family() {
+    let kimi = "{% for m in messages %}<|im_{{ m.role }}|>{{ m.role }}<|im_middle|>{{ m.content }}<|im_end|>{% endfor %}\
+                {% if add_generation_prompt %}<|im_assistant|>assistant<|im_middle|>{% endif %}";
+    let named = [
+        ("chatml", "<|im_end|>"),
+        ("qwen2_5", "<|im_end|>"),
+        ("qwen3", "<|im_end|>"),
+        ("qwen3_training", "<|im_end|>"),
+        ("gemma3", "<end_of_turn>"),
+        ("glm4moe_training", "<|user|>"),
+        ("deepseekv3", "<｜end▁of▁sentence｜>"),
+        ("llama3_1", "<|eot_id|>"),
+        ("phi3", "<|end|>"),
+    ];
+    let families = named.map(|(name, stop)| (name, template(name), stop));
+    for (name, source, stop) in families.into_iter().chain([("kimi", kimi.to_owned(), "<|im_end|>")]) {
+        let chat = ending_with(stop, &source);
+        let messages = [user("first question"), assistant("ab"), user("second question"), assistant("b a")];
+        let (tokens, learned) = chat.supervised(&messages).unwrap();
+        let mut spans: Vec<Vec<Token>> = vec![Vec::new()];
+        for (token, learned) in tokens.iter().zip(&learned) {
+            match (learned, spans.last_mut().unwrap()) {
+                (true, span) => span.push(*token),
+                (false, span) if !span.is_empty() => spans.push(Vec::new()),
+                (false, _) => {}
+            }
+        }
+        let texts: Vec<String> = spans.iter().map(|span| chat.tokenizer().decode(span, false)).collect();
+        assert_eq!(texts, [format!("ab{stop}"), format!("b a{stop}")], "{name}");
+        let whole = chat.tokenizer().decode(&tokens, false);
+        assert!(whole.contains("first question") && whole.contains("second question"), "{name}: {whole}");
+    }
+}
+
 #[test]
 fn users_and_tools_cannot_write_control_tokens() {
     let chat = chat();
