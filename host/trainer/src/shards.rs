@@ -9,6 +9,7 @@ use crate::error::TrainError;
 use crate::optim::Parameter;
 use molt_model::{Network, Unit, Weights};
 use molt_torch::{Group, Pending};
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use tch::{Kind, Tensor};
@@ -26,6 +27,8 @@ struct Shard {
     /// `[P]`: this rank's rows of one parameter after the other.
     values: Tensor,
     gradient: Tensor,
+    /// The gradient is zero, whatever the tensor holds: what comes first replaces it.
+    is_unset: Cell<bool>,
     pieces: Vec<Piece>,
 }
 
@@ -99,9 +102,14 @@ impl Shards {
     ) -> Result<Option<Scattering<'_>>, TrainError> {
         let shard = &self.units[&unit];
         let Some(ranks) = &self.ranks else {
-            for (piece, gradient) in shard.pieces.iter().zip(gradients) {
-                if let Some(gradient) = gradient {
-                    let _ = piece.of(&shard.gradient).view(piece.shape.as_slice()).g_add_(gradient);
+            let is_unset = shard.is_unset.take();
+            for (index, piece) in shard.pieces.iter().enumerate() {
+                let mut sum = piece.of(&shard.gradient).view(piece.shape.as_slice());
+                match gradients.get(index).and_then(Option::as_ref) {
+                    Some(gradient) if is_unset => sum.copy_(gradient),
+                    Some(gradient) => drop(sum.g_add_(gradient)),
+                    None if is_unset => drop(sum.zero_()),
+                    None => {}
                 }
             }
             return Ok(None);
@@ -110,9 +118,14 @@ impl Shards {
         Ok(Some(Scattering { shard, pending: ranks.reduce_scatter(&packed)? }))
     }
 
-    /// Sets all gradients to zero.
-    pub(crate) fn zero_grad(&self) {
-        for shard in self.units.values() {
+    /// Forgets all gradients, which begin at zero again.
+    pub(crate) fn begin_gradient(&self) {
+        self.units.values().for_each(|shard| shard.is_unset.set(true));
+    }
+
+    /// After the last scatter: what nothing was added to is zero.
+    pub(crate) fn end_gradient(&self) {
+        for shard in self.units.values().filter(|shard| shard.is_unset.take()) {
             let _ = shard.gradient.shallow_clone().zero_();
         }
     }
@@ -142,7 +155,7 @@ impl Shard {
             start += most * row;
         }
         let values = Tensor::cat(&parts, 0);
-        Ok(Self { gradient: values.zeros_like(), values, pieces })
+        Ok(Self { gradient: values.zeros_like(), values, is_unset: Cell::new(false), pieces })
     }
 
     fn parameters(&self) -> Vec<Parameter> {
@@ -215,7 +228,11 @@ impl Gathering<'_> {
 impl Scattering<'_> {
     pub(crate) fn wait(self) -> Result<(), TrainError> {
         let own = self.pending.wait()?;
-        let _ = self.shard.gradient.shallow_clone().g_add_(&own);
+        let mut sum = self.shard.gradient.shallow_clone();
+        match self.shard.is_unset.take() {
+            true => sum.copy_(&own),
+            false => drop(sum.g_add_(&own)),
+        }
         Ok(())
     }
 }

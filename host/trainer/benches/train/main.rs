@@ -64,8 +64,9 @@ fn write(config: &str, dir: &Path) -> (Config, PathBuf) {
     (config, path)
 }
 
-fn ours(ranks: usize, model: &Path, work: &Work) -> Side {
-    Side::start(ranks, &[&std::env::current_exe().expect("this program"), Path::new("rank")], model, work)
+fn ours(ranks: usize, further: &[(&str, &str)], model: &Path, work: &Work) -> Side {
+    let this = std::env::current_exe().expect("this program");
+    Side::start(ranks, (&[&this, Path::new("rank")], further), model, work)
 }
 
 /// Both sides in turn, so that whatever else the machine does is in both.
@@ -79,10 +80,8 @@ fn speed() -> usize {
         let (config, model) = write(size.config, dir.path());
         for (ranks, recompute) in [(1, false), (2, false), (2, true)] {
             let work = Work::new((size.rows, size.tokens), config.vocab_size, recompute);
-            let mut sides = [
-                ours(ranks, &model, &work),
-                Side::start(ranks, &[Path::new("python3"), &script], &model, &work),
-            ];
+            let peer = Side::start(ranks, (&[Path::new("python3"), &script], &[]), &model, &work);
+            let mut sides = [ours(ranks, &[], &model, &work), peer];
             let first = sides.each_mut().map(|side| side.step(1).loss);
             assert!((first[0] / first[1] - 1.0).abs() < 1e-4, "the losses are {first:?}: not the same model");
             let mut times = [Vec::new(), Vec::new()];

@@ -39,8 +39,10 @@ impl Learner {
         rows: &[Row<'_>],
         mut loss: impl FnMut(&[Target], &Tensor) -> Tensor,
     ) -> Result<(), TrainError> {
-        self.shards.zero_grad();
-        self.deal(rows, &mut |batch| self.pass(batch, &mut loss))
+        self.shards.begin_gradient();
+        self.deal(rows, &mut |batch| self.pass(batch, &mut loss))?;
+        self.shards.end_gradient();
+        Ok(())
     }
 
     /// Cuts rows into micro-batches and runs `each` with this rank's, one after the other: as often on every rank.
@@ -280,9 +282,9 @@ struct Scatters<'s> {
 
 impl Scatters<'_> {
     fn start(&mut self, unit: Unit, gradients: &[Option<Tensor>]) -> Result<(), TrainError> {
-        let next = self.shards.scatter(unit, gradients)?;
+        // One at a time: what two send would be in memory together.
         self.last.take().map_or(Ok(()), Scattering::wait)?;
-        self.last = next;
+        self.last = self.shards.scatter(unit, gradients)?;
         Ok(())
     }
 
