@@ -110,6 +110,27 @@ fn twenty_steps_end_at_the_same_weights() {
     }
 }
 
+/// Together the ranks have what the files have, and each only its rows.
+#[test]
+fn every_rank_reads_its_rows_of_the_files() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let expected = decoder("0.3");
+    expected.save(dir.path()).expect("room for a model");
+    for size in [1, 2, 3, 5] {
+        let found = ranks(size, |group| {
+            let weights = Weights::open(dir.path()).expect("the model");
+            let mut learner =
+                Learner::part(weights, Some(group), &optim(), 1, layout(64), 1.0).expect("its rows");
+            let held =
+                learner.shards.parameters(&learner.network).iter().map(|p| p.value.numel()).sum::<usize>();
+            (held, flat(&learner.parameters().expect("all ranks are here")))
+        });
+        let whole = flat(&expected.parameters());
+        assert!(found.iter().all(|(_, own)| *own == whole), "{size} ranks");
+        assert_eq!(found.iter().map(|(held, _)| held).sum::<usize>(), whole.len());
+    }
+}
+
 /// What a step sends, by the formula: each forward pass gathers every unit once, a layer that is computed again
 /// once more, a tied embedding for the logits too; each backward pass scatters every unit once. Each gather sends
 /// `(n - 1)` times a rank's own part.
