@@ -62,8 +62,10 @@ fn unknown_key_in_the_file_names_the_nearest() {
 }
 
 #[test]
-fn routes_of_a_model_without_experts() {
-    refused(&["--train.replay_routing"], &["train.replay_routing", "no layer of the model has experts"]);
+fn settings_of_experts_that_the_model_does_not_have() {
+    let expected = "no layer of the model has experts";
+    refused(&["--train.replay_routing"], &["train.replay_routing", expected]);
+    refused(&["--moe.router_aux_coef", "0.01"], &["moe.router_aux_coef", expected]);
 }
 
 #[test]

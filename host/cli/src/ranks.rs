@@ -3,7 +3,7 @@
 use crate::stop::{OrStop, Stop};
 use crate::wiring::Model;
 use molt_core::rank_env::RankEnv;
-use molt_core::settings::{Fsdp, Optim, Settings};
+use molt_core::settings::{Fsdp, Lora, Optim, Settings};
 use molt_model::Weights;
 use molt_trainer::loss::PolicyLoss;
 use molt_trainer::ranks::Ranks;
@@ -39,6 +39,8 @@ pub(crate) struct Follower<'a, S> {
     pub(crate) settings: &'a S,
     pub(crate) fsdp: &'a Fsdp,
     pub(crate) optim: &'a Optim,
+    /// With the seed of the run.
+    pub(crate) lora: (&'a Lora, u64),
     pub(crate) micro_batch_tokens: usize,
     pub(crate) temperature: f64,
     pub(crate) loss: Option<PolicyLoss>,
@@ -49,7 +51,8 @@ impl<S: Settings> Follower<'_, S> {
     pub(crate) fn run(self, env: &RankEnv, model: &Model, runtime: &Handle) -> Result<(), Stop> {
         // The leader decides what Ctrl-C means.
         runtime.spawn(async { while tokio::signal::ctrl_c().await.is_ok() {} });
-        let weights = model.policy()?;
+        let (lora, seed) = self.lora;
+        let weights = model.policy(lora, seed)?;
         let ranks = join(env, self.fsdp, self.settings, &weights)?;
         let layout = Layout::new(self.micro_batch_tokens, self.fsdp);
         Learner::follow(weights, ranks, self.optim, layout, self.temperature, self.loss.as_ref())

@@ -20,6 +20,7 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
             settings: &settings,
             fsdp: &settings.fsdp,
             optim: &settings.optim,
+            lora: (&settings.lora, settings.run.seed),
             micro_batch_tokens: settings.sft.micro_batch_tokens,
             temperature: 1.0,
             loss: None,
@@ -27,6 +28,7 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
         return follower.run(env, &model, runtime.handle());
     }
     let path = wiring::run_dir(&settings.run, Some(&settings.ckpt), "sft")?;
+    model.has_experts_for("moe.router_aux_coef", settings.moe.router_aux_coef > 0.0)?;
     let context = model.context("sft.max_context", settings.sft.max_context)?;
     let help = "each line is an object such as {\"prompt\": \"2+3?\", \"answer\": \"5\"}; data.prompt_key and \
                 data.reply_key name the columns";
@@ -35,7 +37,7 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
     let read = |path| conversations::read_file(path, &settings.data, &model.chat, context);
     let held_out = settings.eval.conversations.as_deref().map(read).transpose();
     let held_out = held_out.or_user("eval.conversations cannot be used", help)?;
-    let weights = model.policy()?;
+    let weights = model.policy(&settings.lora, settings.run.seed)?;
     let ranks = rank.as_ref().map(|env| ranks::join(env, &settings.fsdp, &settings, &weights)).transpose()?;
 
     let components = json!({ "molt": env!("CARGO_PKG_VERSION"), "plugins": [] });

@@ -34,6 +34,7 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
             settings: &settings,
             fsdp: &settings.fsdp,
             optim: &settings.optim,
+            lora: (&settings.lora, settings.run.seed),
             micro_batch_tokens: settings.train.micro_batch_tokens,
             temperature: settings.rollout.temperature,
             loss: Some(PolicyLoss::from(&settings.algo)),
@@ -64,7 +65,7 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
     let model = wiring::Model::open(&settings.model)?;
     let turn = wiring::training_turn(&settings, &model)?;
     let eval_turn = wiring::eval_turn(&settings.eval, &settings.agent, &model)?;
-    let (weights, copy) = (model.policy()?, model.weights()?);
+    let (weights, copy) = (model.policy(&settings.lora, settings.run.seed)?, model.weights()?);
     let ranks = rank.as_ref().map(|env| ranks::join(env, &settings.fsdp, &settings, &weights)).transpose()?;
 
     let components = plugins.components();

@@ -62,14 +62,27 @@ impl Model {
             .or_user(self.unusable(), "fetch the files again, or give another model.path")
     }
 
-    /// The weights to train, of which every rank reads its part.
-    pub(crate) fn policy(&self) -> Result<Weights, Stop> {
-        Weights::open(&self.path)
-            .or_user(self.unusable(), "fetch the files again, or give another model.path")
+    /// The weights to train, of which every rank reads its part, with an adapter if one is asked for.
+    pub(crate) fn policy(&self, lora: &settings::Lora, seed: u64) -> Result<Weights, Stop> {
+        let weights = Weights::open(&self.path)
+            .or_user(self.unusable(), "fetch the files again, or give another model.path")?;
+        let Some((rank, alpha)) = lora.size() else { return Ok(weights) };
+        weights
+            .with_adapter(rank, alpha, &lora.targets, seed)
+            .or_user("the adapter does not fit the model", "change lora.targets or lora.rank")
     }
 
     fn unusable(&self) -> String {
         format!("the model in {} cannot be used", self.path.display())
+    }
+
+    /// Refuses a setting that only a mixture of experts can have.
+    pub(crate) fn has_experts_for(&self, key: &str, is_set: bool) -> Result<(), Stop> {
+        if is_set && self.config.experts.is_none() {
+            let error = format!("{key} is set, and no layer of the model has experts");
+            return Err(Stop::user(error, format!("leave {key} out, or train a mixture of experts")));
+        }
+        Ok(())
     }
 
     /// Tokens per rollout at most: what is asked for under `key`, else all that the model can take.
@@ -115,10 +128,8 @@ pub(crate) fn prompts(
 /// The sampling of training rollouts.
 pub(crate) fn training_turn(settings: &settings::TrainSettings, model: &Model) -> Result<TurnSettings, Stop> {
     let rollout = &settings.rollout;
-    if settings.train.replay_routing && model.config.experts.is_none() {
-        let error = "train.replay_routing is set, and no layer of the model has experts";
-        return Err(Stop::user(error, "leave train.replay_routing out, or train a mixture of experts"));
-    }
+    model.has_experts_for("train.replay_routing", settings.train.replay_routing)?;
+    model.has_experts_for("moe.router_aux_coef", settings.moe.router_aux_coef > 0.0)?;
     Ok(TurnSettings {
         sampling: Sampling {
             temperature: rollout.temperature,

@@ -6,6 +6,8 @@
 mod ckpt;
 mod command;
 mod keys;
+mod lora;
+mod moe;
 mod origin;
 mod overlay;
 mod plugins;
@@ -15,6 +17,8 @@ mod validate;
 pub use ckpt::{Change, Ckpt, changes};
 pub use command::{Problem, Settings, SettingsError};
 pub use keys::{ANY, Key, Kind, keys, nearest};
+pub use lora::Lora;
+pub use moe::Moe;
 pub use origin::{HttpRule, HttpRuleError, Origin};
 pub use overlay::load;
 pub use plugins::{Access, GrantedModel, Grants, Judge, LimitOverrides, Limits, Plugins};
@@ -40,7 +44,9 @@ pub struct TrainSettings {
     pub algo: Algo,
     pub train: Train,
     pub fsdp: Fsdp,
+    pub moe: Moe,
     pub optim: Optim,
+    pub lora: Lora,
     pub eval: Eval,
     pub ckpt: Ckpt,
     pub log: Log,
@@ -296,9 +302,8 @@ pub struct Train {
     /// The run stops when a token sampled by the weights being trained has a log-probability that differs
     /// by more than this between rollout and training.
     pub max_logprob_gap: f64,
-    /// Train every token over the experts that it was sampled with, which the router may not choose again to the
-    /// last digit. Only for models with experts. What was sampled before a change of weights within a rollout goes
-    /// where the router sends it.
+    /// Train tokens over the experts that they were sampled with, wherever the router would send them now. Only for
+    /// models with experts. Where weights changed within a rollout, tokens before go where the router sends them.
     pub replay_routing: bool,
     /// Evaluate after every so many steps, and at the end. Unset: only at the end.
     pub eval_every: Option<u64>,
@@ -351,10 +356,21 @@ impl Default for Fsdp {
     }
 }
 
+/// How a gradient moves the parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OptimKind {
+    #[default]
+    Adamw,
+    Muon,
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Optim {
-    /// Peak learning rate of AdamW.
+    /// adamw, or muon: that for the matrices of the layers, and adamw for all else.
+    pub kind: OptimKind,
+    /// Peak learning rate. Updates of muon are scaled to the size of those of adamw.
     pub lr: f64,
     /// Decay of the first moment.
     pub beta1: f64,
@@ -372,11 +388,14 @@ pub struct Optim {
     pub warmup_steps: u64,
     /// Where linear and cosine end, as a share of the peak.
     pub min_lr_ratio: f64,
+    /// Parameters that are not trained: those with one of these in their name, such as embed_tokens or layers.0.
+    pub freeze: Vec<String>,
 }
 
 impl Default for Optim {
     fn default() -> Self {
         Self {
+            kind: OptimKind::default(),
             lr: 1e-6,
             beta1: 0.9,
             beta2: 0.95,
@@ -386,6 +405,7 @@ impl Default for Optim {
             schedule: Schedule::default(),
             warmup_steps: 0,
             min_lr_ratio: 0.1,
+            freeze: Vec::new(),
         }
     }
 }

@@ -243,9 +243,8 @@ pub(crate) fn match_names<'a>(
     Ok(())
 }
 
-/// `count` normal numbers of deviation `std` from a stream that belongs to `seed` and `name`, by the transform
-/// of Box and Muller (1958).
-fn normal(seed: u64, name: &str, count: usize, std: f64) -> Tensor {
+/// Numbers uniform in (0, 1], from a stream that belongs to `seed` and `name`.
+pub(crate) fn uniform(seed: u64, name: &str) -> impl FnMut() -> f64 + use<> {
     let mut key = [0; 32];
     key[..8].copy_from_slice(&seed.to_le_bytes());
     // FNV-1a of the name.
@@ -254,8 +253,14 @@ fn normal(seed: u64, name: &str, count: usize, std: f64) -> Tensor {
     });
     key[8..16].copy_from_slice(&hash.to_le_bytes());
     let mut random = ChaCha8Rng::from_seed(key);
-    // 53 random bits, so that the number is in (0, 1].
-    let mut uniform = || ((random.next_u64() >> 11) as f64 + 1.0) / (1_u64 << 53) as f64;
+    // 53 random bits.
+    move || ((random.next_u64() >> 11) as f64 + 1.0) / (1_u64 << 53) as f64
+}
+
+/// `count` normal numbers of deviation `std` from the stream of [`uniform`], by the transform of Box and Muller
+/// (1958).
+fn normal(seed: u64, name: &str, count: usize, std: f64) -> Tensor {
+    let mut uniform = uniform(seed, name);
     let mut values = Vec::with_capacity(count + 1);
     while values.len() < count {
         let radius = std * (-2.0 * uniform().ln()).sqrt();

@@ -26,6 +26,8 @@ pub enum ModelError {
     Shape { name: String, expected: Vec<i64>, found: Vec<i64> },
     #[error("parameter {name} holds {found} values; only F64, F32, F16 and BF16 are read")]
     Kind { name: String, found: String },
+    #[error("{0}")]
+    Adapter(String),
     #[error("libtorch: {0}")]
     Torch(#[from] TchError),
 }

@@ -1,5 +1,6 @@
 //! The model: a transformer on libtorch, and the text that goes in and out of it.
 
+mod adapter;
 mod block;
 mod cache;
 pub mod chat;
@@ -17,6 +18,7 @@ pub mod text_error;
 pub mod tokenizer;
 mod weights;
 
+pub use adapter::Adapter;
 pub use cache::KvCache;
 pub use chat::Chat;
 pub use checkpoint::{TensorFile, write_tensors};

@@ -2,6 +2,7 @@
 
 use tch::Tensor;
 
+use crate::adapter::{self, Adapter};
 use crate::block::{Block, linear, rms_norm};
 use crate::config::Config;
 use crate::experts::Routed;
@@ -17,6 +18,7 @@ pub(crate) const HEAD: &str = "lm_head.weight";
 pub struct Network {
     config: Config,
     rope: Rope,
+    adapter: Option<Adapter>,
 }
 
 /// A part of the model whose parameters are needed together.
@@ -30,7 +32,16 @@ pub enum Unit {
 
 impl Network {
     pub fn new(config: Config) -> Self {
-        Self { rope: Rope::new(&config), config }
+        Self { rope: Rope::new(&config), config, adapter: None }
+    }
+
+    pub(crate) fn adapted(self, adapter: Adapter) -> Self {
+        Self { adapter: Some(adapter), ..self }
+    }
+
+    /// What is trained in place of the weights, if anything is.
+    pub fn adapter(&self) -> Option<&Adapter> {
+        self.adapter.as_ref()
     }
 
     /// The shape of the model.
@@ -45,8 +56,47 @@ impl Network {
     }
 
     /// The names of a unit's own parameters, those of [`crate::Decoder::parameters`], in the order in which its
-    /// functions take them.
+    /// functions take them: its weights, then the A and B of each that has an adapter.
     pub fn names(&self, unit: Unit) -> Vec<String> {
+        let mut names = self.weights(unit);
+        if let Some(adapter) = &self.adapter {
+            let own =
+                names.iter().filter(|weight| adapter.has(weight)).flat_map(|weight| adapter::names(weight));
+            names.extend(own.collect::<Vec<_>>());
+        }
+        names
+    }
+
+    /// The parameters that can be trained: all, or those of the adapter.
+    pub fn trainable(&self) -> Vec<String> {
+        let of = |unit| {
+            let frozen = if self.adapter.is_some() { self.weights(unit).len() } else { 0 };
+            self.names(unit).into_iter().skip(frozen)
+        };
+        self.units().into_iter().flat_map(of).collect()
+    }
+
+    /// The weights of a unit by name, its adapters merged into them.
+    ///
+    /// # Panics
+    /// If `parameters` are not those of [`Network::names`].
+    pub fn merged(&self, unit: Unit, parameters: &[Tensor]) -> Vec<(String, Tensor)> {
+        let names = self.weights(unit);
+        let (weights, adapters) = parameters.split_at(names.len());
+        let mut adapters = adapters.chunks_exact(2);
+        let of = |(name, weight): (String, &Tensor)| {
+            let Some(adapter) = self.adapter.as_ref().filter(|adapter| adapter.has(&name)) else {
+                return (name, weight.shallow_clone());
+            };
+            let [a, b] = adapters.next().expect("an A and a B for each weight that has them") else {
+                unreachable!("chunks of two")
+            };
+            (name, adapter.merged(weight, a, b))
+        };
+        names.into_iter().zip(weights).map(of).collect()
+    }
+
+    fn weights(&self, unit: Unit) -> Vec<String> {
         match unit {
             Unit::Embedding => vec![EMBEDDING.to_owned()],
             Unit::Layer(layer) => Block::names(&self.config, layer)
@@ -85,7 +135,9 @@ impl Network {
         rotation: &Rotation,
         recorded: Option<&Tensor>,
     ) -> (Tensor, Option<Routed>) {
-        Block::new(&self.config, layer, parameters).forward(&self.config, x, rotation, None, recorded)
+        let merged = self.merged(Unit::Layer(layer), parameters);
+        let weights: Vec<Tensor> = merged.into_iter().map(|(_, weight)| weight).collect();
+        Block::new(&self.config, layer, &weights).forward(&self.config, x, rotation, None, recorded)
     }
 
     /// The last norm of `[.., d]`.

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 
+use crate::adapter::Adapter;
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
 use crate::decoder::{Decoder, match_names};
@@ -57,6 +58,27 @@ impl Weights {
             }
         }
         Ok(Self { network: Network::new(config), files: Some(files), shapes, memory: BTreeMap::new() })
+    }
+
+    /// With an adapter on the projections that are called one of `targets`, or on all if there are none; see
+    /// [`Network::names`]. As its B is zero, the model computes what it did.
+    ///
+    /// # Errors
+    /// If the model has no such projection, or one of a lower rank.
+    pub fn with_adapter(
+        mut self,
+        rank: usize,
+        alpha: f64,
+        targets: &[String],
+        seed: u64,
+    ) -> Result<Self, ModelError> {
+        let adapter = Adapter::new(self.network.config(), rank, alpha, targets)?;
+        for (name, tensor) in adapter.parameters(self.network.config(), seed) {
+            self.shapes.insert(name.clone(), tensor.size());
+            self.memory.insert(name, tensor);
+        }
+        self.network = self.network.adapted(adapter);
+        Ok(self)
     }
 
     /// What the model computes.

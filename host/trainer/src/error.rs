@@ -38,6 +38,13 @@ pub enum TrainError {
         "a rollout was recorded with other experts than the model has: the generator must run the model that is trained"
     )]
     Routing,
+    #[error(
+        "optim.freeze holds `{pattern}`, but no parameter of this model has that in its name; they are named like \
+         {example}"
+    )]
+    FreezesNothing { pattern: String, example: String },
+    #[error("optim.freeze leaves no parameter to train: take a pattern out")]
+    FreezesAll,
     #[error("no advantages for step {step}")]
     Estimator { step: u64, source: Box<Failure> },
     #[error(

@@ -4,6 +4,7 @@ pub mod advantage;
 pub mod checkpoint;
 pub mod conversations;
 pub mod error;
+mod freeze;
 mod heartbeat;
 pub mod loss;
 pub mod optim;

@@ -1,16 +1,19 @@
-//! AdamW with clipping by the global norm.
+//! AdamW and Muon, with clipping by the global norm.
+
+mod muon;
 
 use crate::error::TrainError;
 use crate::shards::sums;
 use molt_core::schedule::learning_rate;
-use molt_core::settings::Optim;
+use molt_core::settings::{Optim, OptimKind};
 use molt_torch::{AdamW, Group, Moments};
 use tch::{Kind, Tensor};
 
 /// Elements of a gradient whose squares are summed in its own precision; such sums are added up in float64.
 const BLOCK: i64 = 4096;
 
-/// Adam with decoupled weight decay (Loshchilov, Hutter 2019, algorithm 2) over a set of parameters.
+/// Adam with decoupled weight decay (Loshchilov, Hutter 2019, algorithm 2) over a set of parameters, or Muon for
+/// the matrices of the layers and Adam for the rest.
 ///
 /// The decay is on matrices only: a norm's scale or a bias has no reason to be near 0.
 #[derive(Debug)]
@@ -18,7 +21,8 @@ pub struct Optimiser {
     settings: Optim,
     total_steps: u64,
     step: u64,
-    slots: Vec<Slot>,
+    adamw: Vec<Slot>,
+    muon: Vec<muon::Slot>,
 }
 
 /// What is trained of one parameter: all of it, or the rows that this rank holds. The tensors share storage with
@@ -28,8 +32,15 @@ pub struct Parameter {
     pub name: String,
     pub value: Tensor,
     pub gradient: Tensor,
-    /// Whether the whole parameter has at least two dimensions.
-    pub is_matrix: bool,
+    /// Of the whole parameter.
+    pub shape: Vec<i64>,
+}
+
+impl Parameter {
+    /// A matrix, or several.
+    fn is_matrix(&self) -> bool {
+        self.shape.len() >= 2
+    }
 }
 
 /// A parameter and its moments.
@@ -51,15 +62,16 @@ pub struct Update {
 impl Optimiser {
     /// `total_steps` is where the schedule ends.
     pub fn new(parameters: Vec<Parameter>, settings: &Optim, total_steps: u64) -> Self {
-        let slots = parameters
-            .into_iter()
-            .map(|parameter| Slot {
-                first: parameter.value.zeros_like(),
-                second: parameter.value.zeros_like(),
-                parameter,
-            })
-            .collect();
-        Self { settings: settings.clone(), total_steps, step: 0, slots }
+        let is_muon = |p: &Parameter| settings.kind == OptimKind::Muon && muon::Slot::fits(p);
+        let (muon, adamw): (Vec<_>, Vec<_>) = parameters.into_iter().partition(is_muon);
+        let slot = |parameter: Parameter| Slot {
+            first: parameter.value.zeros_like(),
+            second: parameter.value.zeros_like(),
+            parameter,
+        };
+        let adamw = adamw.into_iter().map(slot).collect();
+        let muon = muon.into_iter().map(muon::Slot::new).collect();
+        Self { settings: settings.clone(), total_steps, step: 0, adamw, muon }
     }
 
     /// Updates taken so far.
@@ -67,16 +79,18 @@ impl Optimiser {
         self.step
     }
 
-    /// What is remembered between updates, by name: `NAME.exp_avg` and `NAME.exp_avg_sq` of a parameter, of the
-    /// rows that this rank holds. The tensors are the optimiser's own: it goes on from what is written to them, and
-    /// to [`Optimiser::set_steps`].
+    /// What is remembered between updates, by name: `NAME.exp_avg` and `NAME.exp_avg_sq` of a parameter under AdamW,
+    /// `NAME.momentum_buffer` under Muon, of the rows that this rank holds. The tensors are the optimiser's own: it
+    /// goes on from what is written to them, and to [`Optimiser::set_steps`].
     pub fn state(&self) -> Vec<(String, Tensor)> {
-        let of = |Slot { parameter, first, second }: &Slot| {
-            let named =
-                |what: &str, tensor: &Tensor| (format!("{}.{what}", parameter.name), tensor.shallow_clone());
-            [named("exp_avg", first), named("exp_avg_sq", second)]
+        let named = |parameter: &Parameter, what: &str, tensor: &Tensor| {
+            (format!("{}.{what}", parameter.name), tensor.shallow_clone())
         };
-        self.slots.iter().flat_map(of).collect()
+        let adamw = self.adamw.iter().flat_map(|Slot { parameter, first, second }| {
+            [named(parameter, "exp_avg", first), named(parameter, "exp_avg_sq", second)]
+        });
+        let muon = self.muon.iter().map(|slot| named(&slot.parameter, "momentum_buffer", &slot.momentum));
+        adamw.chain(muon).collect()
     }
 
     /// Goes on as after so many updates.
@@ -88,8 +102,8 @@ impl Optimiser {
     /// holds; the norm is that of the whole gradient.
     ///
     /// # Errors
-    /// [`TrainError::GradientNotFinite`] if the gradient holds a NaN or an infinity, or if a rank is lost; nothing
-    /// is changed then.
+    /// [`TrainError::GradientNotFinite`] if the gradient holds a NaN or an infinity; nothing is changed then. If a
+    /// rank is lost.
     pub fn update(&mut self, ranks: Option<&Group>) -> Result<Update, TrainError> {
         tch::no_grad(|| {
             let grad_norm = self.grad_norm(ranks)?;
@@ -97,9 +111,11 @@ impl Optimiser {
             let learning_rate = learning_rate(&self.settings, step, self.total_steps);
             let Optim { beta1, beta2, eps, weight_decay, max_grad_norm: bound, .. } = self.settings;
             let divisor = if bound > 0.0 && grad_norm > bound { grad_norm / bound } else { 1.0 };
+            let lr = learning_rate;
+            muon::update(&mut self.muon, muon::Step { lr, weight_decay, divisor }, ranks)?;
             for (decays, weight_decay) in [(true, weight_decay), (false, 0.0)] {
-                let numbers = AdamW { step, lr: learning_rate, beta1, beta2, eps, weight_decay, divisor };
-                let slots = self.slots.iter().filter(|slot| slot.parameter.is_matrix == decays);
+                let numbers = AdamW { step, lr, beta1, beta2, eps, weight_decay, divisor };
+                let slots = self.adamw.iter().filter(|slot| slot.parameter.is_matrix() == decays);
                 numbers.update(&slots.map(Slot::moments).collect::<Vec<_>>())?;
             }
             self.step = step;
@@ -109,7 +125,8 @@ impl Optimiser {
 
     fn grad_norm(&self, ranks: Option<&Group>) -> Result<f64, TrainError> {
         let (mut own, mut broken) = (0.0, None);
-        for Slot { parameter: Parameter { name, gradient, .. }, .. } in &self.slots {
+        let muon = self.muon.iter().map(|slot| &slot.parameter);
+        for Parameter { name, gradient, .. } in self.adamw.iter().map(|slot| &slot.parameter).chain(muon) {
             let square = squares(gradient);
             if !square.is_finite() {
                 broken = broken.or(Some(name));
@@ -160,7 +177,7 @@ mod tests {
     fn parameter(name: &str, values: &[f64], shape: &[i64]) -> Parameter {
         let value = tensor(values).reshape(shape);
         let gradient = value.zeros_like();
-        Parameter { name: name.to_owned(), value, gradient, is_matrix: shape.len() >= 2 }
+        Parameter { name: name.to_owned(), value, gradient, shape: shape.to_vec() }
     }
 
     fn numbers(value: &Value) -> Vec<f64> {
@@ -216,7 +233,7 @@ mod tests {
         });
         let mut optimiser = Optimiser::new(parameters.into(), &Optim::default(), 1);
         assert_eq!(optimiser.update(None).expect("finite").grad_norm, 5.0);
-        assert!((optimiser.slots[0].first.double_value(&[0]) - 0.06).abs() < 1e-7);
+        assert!((optimiser.adamw[0].first.double_value(&[0]) - 0.06).abs() < 1e-7);
     }
 
     #[test]

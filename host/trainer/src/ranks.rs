@@ -34,6 +34,8 @@ pub(crate) enum Order {
     Supervised(Vec<(Vec<Token>, Vec<usize>)>),
     /// The loss of rows that are not learnt, as those of a supervised step.
     Loss(Vec<(Vec<Token>, Vec<usize>)>),
+    /// From now on the load-balancing loss has this weight.
+    Balance { coefficient: f64 },
     /// Gather all parameters.
     Parameters,
     /// Write this rank's part of a checkpoint.

@@ -131,6 +131,9 @@ impl Step<'_> {
         put("train/lr", update.learning_rate);
         put("train/tokens", tokens);
         put("train/on_policy_tokens", sums.on_policy as f64);
+        if sums.balance > 0.0 {
+            put("train/router_balance", sums.balance);
+        }
         put("rollout/groups", self.groups.len() as f64);
         put("rollout/zero_advantage_groups", self.zero_advantage_groups() as f64);
         put("time/generate_wait", times.generate_wait.as_secs_f64());

@@ -100,6 +100,7 @@ fn run<G: Generator>(
         Layout::new(settings.train.micro_batch_tokens, &settings.fsdp),
         settings.rollout.temperature,
     )?;
+    learner.balance_experts(settings.moe.router_aux_coef)?;
     let progress = Progress::new(Some(planned), "train");
     let eval = |run_dir: &mut RunDir, step| match &held_out {
         Some(held_out) => evaluate_held_out(held_out, &settings, run_dir, step, &progress, (runtime, stop)),

@@ -11,7 +11,8 @@ use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-/// Writes weights, configuration, tokenizer and chat template to `dir`, as a directory that can be loaded again.
+/// Writes weights, configuration, tokenizer and chat template to `dir`, as a directory that can be loaded again. An
+/// adapter is merged into the weights, and written by itself to `adapter` beside `dir`.
 pub(crate) fn save_model(
     learner: &mut Learner,
     model: &settings::Model,
@@ -19,6 +20,9 @@ pub(crate) fn save_model(
 ) -> Result<(), TrainError> {
     let parameters = learner.parameters()?;
     save(learner.config(), &parameters, dir)?;
+    if let Some(adapter) = learner.adapter().cloned() {
+        adapter.save(&learner.trainable()?, &model.path, &dir.with_file_name("adapter"))?;
+    }
     Chat::copy_files(&model.path, dir)?;
     if let Some(template) = &model.chat_template {
         let target = dir.join("chat_template.jinja");

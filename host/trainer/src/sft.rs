@@ -93,6 +93,7 @@ fn run(
         Layout::new(sft.micro_batch_tokens, &settings.fsdp),
         1.0,
     )?;
+    learner.balance_experts(settings.moe.router_aux_coef)?;
     if let Some(checkpoint) = &from.checkpoint {
         *summary = checkpoint.restore(&mut learner)?;
         summary.before_s = summary.wall_s;

@@ -3,14 +3,15 @@
 //! Every parameter is cut on dimension 0 by itself, as FSDP2 does: rank `r` of `n` holds rows
 //! `r·⌈rows/n⌉ ..` of it, the last ranks fewer or none. What a rank holds of one unit lies in one flat buffer,
 //! padded to the same length on all ranks, so that a unit is gathered by one collective and its gradient scattered
-//! by another. The padding is zero and stays zero.
+//! by another. The padding is zero and stays zero. Frozen parameters lie behind the trained ones, and have neither
+//! gradient nor moments.
 
 use crate::error::TrainError;
 use crate::optim::Parameter;
 use molt_model::{Network, Unit, Weights};
 use molt_torch::{Group, Pending};
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use tch::{Kind, Tensor};
 
@@ -24,11 +25,13 @@ pub(crate) struct Shards {
 
 #[derive(Debug)]
 struct Shard {
-    /// `[P]`: this rank's rows of one parameter after the other.
+    /// `[P]`: this rank's rows of one parameter after the other, the trained ones first.
     values: Tensor,
+    /// `[T]`: of the trained ones.
     gradient: Tensor,
     /// The gradient is zero, whatever the tensor holds: what comes first replaces it.
     is_unset: Cell<bool>,
+    /// In the order of [`Network::names`].
     pieces: Vec<Piece>,
 }
 
@@ -37,6 +40,7 @@ struct Shard {
 struct Piece {
     name: String,
     shape: Vec<i64>,
+    is_trained: bool,
     /// First element, and elements with padding: the same on every rank.
     start: i64,
     length: i64,
@@ -57,14 +61,18 @@ pub(crate) struct Scattering<'s> {
 }
 
 impl Shards {
-    /// Reads this rank's part of `weights`.
+    /// Reads this rank's part of `weights`. Those that are not in `trained` are frozen.
     ///
     /// # Errors
     /// If a file cannot be read.
-    pub(crate) fn read(weights: &Weights, ranks: Option<Group>) -> Result<Self, TrainError> {
-        let (rank, size) = ranks.as_ref().map_or((0, 1), |ranks| (ranks.rank() as i64, ranks.size() as i64));
+    pub(crate) fn read(
+        weights: &Weights,
+        trained: &BTreeSet<String>,
+        ranks: Option<Group>,
+    ) -> Result<Self, TrainError> {
+        let place = ranks.as_ref().map_or((0, 1), |ranks| (ranks.rank() as i64, ranks.size() as i64));
         let network = weights.network();
-        let unit = |unit| Ok((unit, Shard::read(weights, network.names(unit), (rank, size))?));
+        let unit = |unit| Ok((unit, Shard::read(weights, network.names(unit), trained, place)?));
         let units = network.units().into_iter().map(unit).collect::<Result<_, TrainError>>()?;
         Ok(Self { ranks, units })
     }
@@ -85,6 +93,11 @@ impl Shards {
         network.units().into_iter().flat_map(of).collect()
     }
 
+    /// Which of a unit's parameters are trained, in the order of [`Network::names`].
+    pub(crate) fn trained(&self, unit: Unit) -> impl Iterator<Item = bool> {
+        self.units[&unit].pieces.iter().map(|piece| piece.is_trained)
+    }
+
     /// Starts to gather the parameters of a unit. Every rank calls it.
     pub(crate) fn gather(&self, unit: Unit) -> Result<Gathering<'_>, TrainError> {
         let shard = &self.units[&unit];
@@ -92,8 +105,8 @@ impl Shards {
         Ok(Gathering { shard, pending })
     }
 
-    /// Adds the gradients of a unit's parameters to those of the shards: the sum over all ranks. One that is
-    /// None or missing is zero.
+    /// Adds the gradients of a unit's trained parameters to those of the shards: the sum over all ranks. One that
+    /// is None or missing is zero.
     /// Every rank calls it. With other ranks it goes on until [`Scattering::wait`].
     pub(crate) fn scatter(
         &self,
@@ -103,7 +116,7 @@ impl Shards {
         let shard = &self.units[&unit];
         let Some(ranks) = &self.ranks else {
             let is_unset = shard.is_unset.take();
-            for (index, piece) in shard.pieces.iter().enumerate() {
+            for (index, piece) in shard.pieces.iter().enumerate().filter(|(_, piece)| piece.is_trained) {
                 let mut sum = piece.of(&shard.gradient).view(piece.shape.as_slice());
                 match gradients.get(index).and_then(Option::as_ref) {
                     Some(gradient) if is_unset => sum.copy_(gradient),
@@ -114,6 +127,9 @@ impl Shards {
             }
             return Ok(None);
         };
+        if shard.gradient.numel() == 0 {
+            return Ok(None);
+        }
         let packed = shard.pack(gradients, ranks.size() as i64);
         Ok(Some(Scattering { shard, pending: ranks.reduce_scatter(&packed)? }))
     }
@@ -140,9 +156,16 @@ pub(crate) fn extent(shape: &[i64], rank: usize, size: usize) -> Range<usize> {
 }
 
 impl Shard {
-    fn read(weights: &Weights, names: Vec<String>, (rank, size): (i64, i64)) -> Result<Self, TrainError> {
+    fn read(
+        weights: &Weights,
+        names: Vec<String>,
+        trained: &BTreeSet<String>,
+        (rank, size): (i64, i64),
+    ) -> Result<Self, TrainError> {
         let (mut pieces, mut parts, mut start) = (Vec::new(), Vec::new(), 0);
-        for name in names {
+        let mut order: Vec<_> = names.into_iter().enumerate().collect();
+        order.sort_by_key(|(_, name)| !trained.contains(name));
+        for (place, name) in order {
             let shape = weights.shapes()[&name].clone();
             let rows = shape.first().copied().unwrap_or(1);
             let row = shape.iter().skip(1).product::<i64>();
@@ -151,30 +174,37 @@ impl Shard {
             let own = (rows - first).min(most);
             let held = weights.rows(&name, first..first + own)?.flatten(0, -1);
             parts.push(held.constant_pad_nd([0, (most - own) * row]));
-            pieces.push(Piece { name, shape, start, length: most * row, own: own * row });
+            let is_trained = trained.contains(&name);
+            pieces
+                .push((place, Piece { name, shape, is_trained, start, length: most * row, own: own * row }));
             start += most * row;
         }
+        pieces.sort_by_key(|(place, _)| *place);
+        let pieces: Vec<Piece> = pieces.into_iter().map(|(_, piece)| piece).collect();
         let values = Tensor::cat(&parts, 0);
-        Ok(Self { gradient: values.zeros_like(), values, is_unset: Cell::new(false), pieces })
+        let learnt: i64 = pieces.iter().filter(|piece| piece.is_trained).map(|piece| piece.length).sum();
+        let gradient = values.new_zeros([learnt], (values.kind(), values.device()));
+        Ok(Self { gradient, values, is_unset: Cell::new(false), pieces })
     }
 
     fn parameters(&self) -> Vec<Parameter> {
         self.pieces
             .iter()
+            .filter(|piece| piece.is_trained)
             .map(|piece| Parameter {
                 name: piece.name.clone(),
                 value: piece.of(&self.values).narrow(0, 0, piece.own),
                 gradient: piece.of(&self.gradient).narrow(0, 0, piece.own),
-                is_matrix: piece.shape.len() >= 2,
+                shape: piece.shape.clone(),
             })
             .collect()
     }
 
-    /// Whole gradients as `[ranks * P]`: for every rank what it holds.
+    /// Whole gradients of the trained parameters as `[ranks * P]`: for every rank what it holds.
     fn pack(&self, gradients: &[Option<Tensor>], size: i64) -> Tensor {
         let kind = (self.values.kind(), self.values.device());
-        let packed = Tensor::empty([size, self.values.size()[0]], kind);
-        for (index, piece) in self.pieces.iter().enumerate() {
+        let packed = Tensor::empty([size, self.gradient.size()[0]], kind);
+        for (index, piece) in self.pieces.iter().enumerate().filter(|(_, piece)| piece.is_trained) {
             let mut part = packed.narrow(1, piece.start, piece.length);
             let Some(gradient) = gradients.get(index).and_then(Option::as_ref) else {
                 let _ = part.zero_();
@@ -216,12 +246,6 @@ impl Gathering<'_> {
             padded.narrow(0, 0, elements).view(piece.shape.as_slice())
         };
         Ok(pieces.map(whole).collect())
-    }
-
-    /// The whole parameters with their names.
-    pub(crate) fn named(self) -> Result<Vec<(String, Tensor)>, TrainError> {
-        let names: Vec<String> = self.shard.pieces.iter().map(|piece| piece.name.clone()).collect();
-        Ok(names.into_iter().zip(self.wait()?).collect())
     }
 }
 

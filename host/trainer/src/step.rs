@@ -1,6 +1,7 @@
 //! One optimiser step: micro-batches forward and backward, then one update.
 
 use crate::error::TrainError;
+use crate::freeze::trained;
 use crate::loss::PolicyLoss;
 use crate::optim::{Optimiser, Update};
 use crate::ranks::{Order, Orders, Ranks};
@@ -8,7 +9,7 @@ use crate::shards::{Shards, largest, sums};
 use molt_core::ids::{Token, WeightVersion};
 use molt_core::settings::{Fsdp, Optim};
 use molt_core::trajectory::{Routing, Segment};
-use molt_model::{Config, Network, Weights};
+use molt_model::{Adapter, Config, Network, Unit, Weights};
 use molt_torch::{Group, Traffic};
 use tch::{Kind, Tensor};
 
@@ -61,6 +62,9 @@ pub struct PolicySums {
     /// Sum and maximum of `|log π_train − log π_rollout|` over the on-policy tokens.
     pub gap: f64,
     pub gap_max: f64,
+    /// The load-balancing loss before its coefficient, the mean over the layers with experts: as many as a token's
+    /// experts if all get the same number of tokens, and 0 if there is none.
+    pub balance: f64,
 }
 
 impl PolicySums {
@@ -69,6 +73,8 @@ impl PolicySums {
         let tokens = self.tokens + other.tokens;
         let weighted = self.loss * self.tokens as f64 + other.loss * other.tokens as f64;
         self.loss = weighted / tokens.max(1) as f64;
+        let weighted = self.balance * self.tokens as f64 + other.balance * other.tokens as f64;
+        self.balance = weighted / tokens.max(1) as f64;
         self.tokens = tokens;
         self.clipped += other.clipped;
         self.ratio += other.ratio;
@@ -97,6 +103,7 @@ impl PolicySums {
             on_policy: on_policy as usize,
             gap,
             gap_max,
+            balance: self.balance,
         })
     }
 }
@@ -125,6 +132,8 @@ pub struct Learner {
     optimiser: Optimiser,
     layout: Layout,
     temperature: f64,
+    /// Weight of the load-balancing loss of layers with experts; 0 for none.
+    router_aux_coef: f64,
     /// What the leader sends its orders by.
     orders: Option<Orders>,
 }
@@ -154,7 +163,7 @@ impl Learner {
     /// are the same on all ranks, of which this one leads; each reads the part that it holds.
     ///
     /// # Errors
-    /// If a rank is lost, or the weights cannot be read.
+    /// If a rank is lost, the weights cannot be read, or `optim.freeze` does not fit the model.
     pub fn new(
         weights: Weights,
         ranks: Option<Ranks>,
@@ -214,6 +223,7 @@ impl Learner {
                         learner.shards.gather(unit)?.wait()?;
                     }
                 }
+                Order::Balance { coefficient } => learner.router_aux_coef = coefficient,
                 Order::Save { dir } => drop(learner.save(&dir)?),
                 Order::Restore { dir, ranks, steps } => learner.restore(&dir, ranks, steps)?,
                 Order::Begin { .. } => return Err(out_of_turn("the beginning")),
@@ -231,10 +241,11 @@ impl Learner {
         layout: Layout,
         temperature: f64,
     ) -> Result<Self, TrainError> {
-        let shards = Shards::read(&weights, group)?;
+        let trained = trained(weights.network(), &optim.freeze)?;
+        let shards = Shards::read(&weights, &trained, group)?;
         let network = weights.into_network();
         let optimiser = Optimiser::new(shards.parameters(&network), optim, total_steps);
-        Ok(Self { network, shards, optimiser, layout, temperature, orders: None })
+        Ok(Self { network, shards, optimiser, layout, temperature, router_aux_coef: 0.0, orders: None })
     }
 
     /// The leader's errors name the ranks that do not answer.
@@ -249,20 +260,54 @@ impl Learner {
         self.orders.as_mut().map_or(Ok(()), |orders| orders.send(&order()))
     }
 
+    /// From now on the load-balancing loss of layers with experts is added, with this weight.
+    ///
+    /// # Errors
+    /// If a rank is lost.
+    pub fn balance_experts(&mut self, coefficient: f64) -> Result<(), TrainError> {
+        self.router_aux_coef = coefficient;
+        self.order(|| Order::Balance { coefficient })
+    }
+
     pub fn config(&self) -> &Config {
         self.network.config()
     }
 
-    /// Copies of all parameters, whole and sorted by name.
+    /// Copies of the weights, whole and sorted by name; an adapter is merged into them.
     ///
     /// # Errors
     /// If a rank is lost.
     pub fn parameters(&mut self) -> Result<Vec<(String, Tensor)>, TrainError> {
+        self.whole(|network, unit, parameters| network.merged(unit, &parameters))
+    }
+
+    /// What is trained in place of the weights, if anything is.
+    pub fn adapter(&self) -> Option<&Adapter> {
+        self.network.adapter()
+    }
+
+    /// Copies of the parameters that can be trained, whole and sorted by name: those of the adapter if there is one.
+    ///
+    /// # Errors
+    /// If a rank is lost.
+    pub fn trainable(&mut self) -> Result<Vec<(String, Tensor)>, TrainError> {
+        let own = self.network.trainable();
+        self.whole(|network, unit, parameters| {
+            let named = network.names(unit).into_iter().zip(parameters);
+            named.filter(|(name, _)| own.contains(name)).collect()
+        })
+    }
+
+    /// Copies of what `of` makes of the parameters of each unit.
+    fn whole(
+        &mut self,
+        of: impl Fn(&Network, Unit, Vec<Tensor>) -> Vec<(String, Tensor)>,
+    ) -> Result<Vec<(String, Tensor)>, TrainError> {
         self.order(|| Order::Parameters)?;
         let whole = || {
             let mut all = Vec::new();
             for unit in self.network.units() {
-                let named = self.shards.gather(unit)?.named()?;
+                let named = of(&self.network, unit, self.shards.gather(unit)?.wait()?);
                 all.extend(named.into_iter().map(|(name, tensor)| (name, tensor.copy())));
             }
             all.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -333,7 +378,7 @@ impl Learner {
         let tokens = layout.iter().map(|row| row.targets.len()).sum();
         let version = self.version();
         let mut own = PolicySums { tokens, ..PolicySums::default() };
-        self.gradient(&layout, |targets, logprobs| {
+        let balance = self.gradient(&layout, |targets, logprobs| {
             let actions: Vec<_> = targets.iter().map(|t| rows[t.row].segment.actions()[t.nth]).collect();
             let sampled: Vec<f32> = actions.iter().map(|action| action.logprob).collect();
             let advantages: Vec<f32> = targets.iter().map(|t| rows[t.row].advantages[t.nth]).collect();
@@ -353,6 +398,7 @@ impl Learner {
             own.kl += output.kl;
             output.loss
         })?;
+        own.balance = balance;
         own.over(self.shards.ranks())
     }
 }
@@ -364,6 +410,9 @@ impl Drop for Learner {
     }
 }
 
+#[cfg(test)]
+mod adapter;
+mod balance;
 #[cfg(test)]
 mod experts;
 mod forward;

@@ -29,8 +29,9 @@ impl Default for Ckpt {
     }
 }
 
-/// What a checkpoint's position in the data, and its random numbers, depend on: a run that goes on has the same.
-const FIXED: [&str; 12] = [
+/// What a checkpoint's position in the data, its random numbers and the meaning of what it holds depend on: a run that
+/// goes on has the same.
+const FIXED: [&str; 14] = [
     "run.seed",
     "data.shuffle",
     "data.prompt_key",
@@ -43,6 +44,8 @@ const FIXED: [&str; 12] = [
     "train.sync",
     "sft.batch_size",
     "sft.max_context",
+    "optim.kind",
+    "lora.alpha",
 ];
 
 /// A setting that a run has and the one that it goes on from had not.
@@ -101,7 +104,7 @@ fn flatten(table: &Table, prefix: &str, all: &mut BTreeMap<String, String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{Sft, SftSettings, TrainSettings};
+    use crate::settings::{Lora, Sft, SftSettings, TrainSettings};
 
     #[test]
     fn what_changed_and_what_must_not() {
@@ -133,7 +136,8 @@ mod tests {
     fn every_fixed_key_is_one_of_a_command() {
         let mut known = BTreeMap::new();
         let sft = Sft { max_context: Some(2), ..Sft::default() };
-        let sft = SftSettings { sft, ..SftSettings::default() };
+        let lora = Lora { alpha: Some(2.0), ..Lora::default() };
+        let sft = SftSettings { sft, lora, ..SftSettings::default() };
         for text in [TrainSettings::default().to_toml(), sft.to_toml()] {
             flatten(&toml::from_str(&text.expect("TOML")).expect("TOML"), "", &mut known);
         }

@@ -1,6 +1,6 @@
 //! Settings of supervised fine-tuning.
 
-use super::{BadRow, Ckpt, Fsdp, Model, Optim, Run};
+use super::{BadRow, Ckpt, Fsdp, Lora, Model, Moe, Optim, Run};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -15,7 +15,9 @@ pub struct SftSettings {
     pub sft: Sft,
     pub eval: SftEval,
     pub fsdp: Fsdp,
+    pub moe: Moe,
     pub optim: Optim,
+    pub lora: Lora,
     pub ckpt: Ckpt,
 }
 

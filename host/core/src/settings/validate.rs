@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The problems so far.
-type Found = Vec<Problem>;
+pub(super) type Found = Vec<Problem>;
 
 impl TrainSettings {
     /// Every problem of these settings; empty if they can be run.
@@ -28,7 +28,9 @@ impl TrainSettings {
         self.algo.check(&mut found);
         self.train.check(&mut found);
         self.fsdp.check(&mut found);
+        self.moe.check(&mut found);
         self.optim.check(&mut found);
+        self.lora.check(&mut found);
         self.ckpt.check(&mut found);
         self.eval.check(&mut found);
         count(&mut found, "log.trajectories_every", self.log.trajectories_every);
@@ -119,7 +121,9 @@ impl SftSettings {
             );
         }
         self.fsdp.check(&mut found);
+        self.moe.check(&mut found);
         self.optim.check(&mut found);
+        self.lora.check(&mut found);
         self.ckpt.check(&mut found);
         found
     }
@@ -258,6 +262,9 @@ impl Optim {
         number(found, "optim.weight_decay", self.weight_decay, |x| x >= 0.0, "at least 0");
         number(found, "optim.max_grad_norm", self.max_grad_norm, |x| x >= 0.0, "at least 0");
         rate(found, "optim.min_lr_ratio", self.min_lr_ratio);
+        if self.freeze.iter().any(String::is_empty) {
+            say(found, "optim.freeze", "holds an empty pattern, which is in every name");
+        }
     }
 }
 
@@ -276,6 +283,19 @@ impl Ckpt {
         let unused = [("ckpt.keep_gib", self.keep_gib.is_some()), ("ckpt.export", self.export)];
         for (key, _) in unused.into_iter().filter(|(_, set)| *set && self.every.is_none()) {
             say(found, key, "is set, so ckpt.every must say how often a checkpoint is written");
+        }
+    }
+}
+
+impl Lora {
+    fn check(&self, found: &mut Found) {
+        maybe_count(found, "lora.rank", self.rank.map(|rank| rank as u64));
+        if let Some(alpha) = self.alpha {
+            number(found, "lora.alpha", alpha, |a| a > 0.0, "above 0");
+        }
+        let is_set = [("lora.alpha", self.alpha.is_some()), ("lora.targets", !self.targets.is_empty())];
+        for (key, _) in is_set.into_iter().filter(|(_, is_set)| *is_set && self.rank.is_none()) {
+            say(found, key, "is set, and does nothing without lora.rank: give a rank, such as 16");
         }
     }
 }
@@ -353,7 +373,7 @@ fn rate(found: &mut Found, key: &str, value: f64) {
 }
 
 /// Not a number and infinities are always refused.
-fn number(found: &mut Found, key: &str, value: f64, good: impl Fn(f64) -> bool, range: &str) {
+pub(super) fn number(found: &mut Found, key: &str, value: f64, good: impl Fn(f64) -> bool, range: &str) {
     if !value.is_finite() || !good(value) {
         say(found, key, format!("is {value}, but must be {range}"));
     }

@@ -2,12 +2,12 @@
 
 use super::ranks::{own, ranks};
 use super::tests::{
-    LOSS, alone, by_definition, gradient, in_kind, layout, optim, relative_difference, rows, segment,
+    LOSS, alone, by_definition, converted, gradient, layout, optim, relative_difference, rows, segment,
 };
 use super::*;
 use crate::optim::Parameter;
 use molt_core::trajectory::{Routing, Sampled};
-use molt_model::{Decoder, KvCache};
+use molt_model::{Decoder, KvCache, Unit};
 use proptest::prelude::*;
 
 /// Experts in two of three layers, and more of them than numbers of ranks divide.
@@ -23,7 +23,7 @@ fn decoder(experts: usize, per_token: usize, normalised: bool) -> Decoder {
 }
 
 fn double(normalised: bool) -> Decoder {
-    in_kind(Kind::Double, decoder(5, 2, normalised))
+    converted(decoder(5, 2, normalised), Kind::Double)
 }
 
 /// By weights of `version`, experts below `below`: two different ones in each of two layers, as `salt` says.
@@ -44,7 +44,7 @@ proptest! {
     #[test]
     fn neither_layout_nor_ranks_matter(
         shapes in super::tests::shapes(), size in 1_usize..5, budget in 1_usize..120, keep_layers in 0_usize..4,
-        rotate in 0_usize..6, normalised in any::<bool>(),
+        rotate in 0_usize..6, normalised in any::<bool>(), router_aux_coef in prop_oneof![Just(0.0), 0.01..1.0],
     ) {
         let mut segments: Vec<_> = shapes.iter().map(|&(salt, p, a, b, c)| segment(salt, [p, a, b, c])).collect();
         for ((segment, _), &(salt, ..)) in segments.iter_mut().zip(&shapes) {
@@ -53,14 +53,16 @@ proptest! {
                 segment.record_routing(routing(salt, version, segment.tokens().len() - 1, 5));
             }
         }
-        let one = alone(double(normalised), layout(100_000));
+        let mut one = alone(double(normalised), layout(100_000));
+        one.router_aux_coef = router_aux_coef;
         let expected = one.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
         let whole = gradient(&one);
         segments.rotate_left(rotate % shapes.len());
         let layout = Layout { keep_layers, ..layout(budget) };
         let found = ranks(size, |group| {
             let weights = double(normalised).into();
-            let learner = Learner::part(weights, Some(group), &optim(), 20, layout, 0.7).expect("in memory");
+            let mut learner = Learner::part(weights, Some(group), &optim(), 20, layout, 0.7).expect("in memory");
+            learner.router_aux_coef = router_aux_coef;
             let sums = learner.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
             let part = own(&learner, double(normalised), &whole);
             (sums, relative_difference(&gradient(&learner), &part))
@@ -69,8 +71,86 @@ proptest! {
             prop_assert!((sums.loss - expected.loss).abs() <= 1e-12 * expected.loss.abs().max(1.0));
             prop_assert_eq!((sums.tokens, sums.on_policy), (expected.tokens, expected.on_policy));
             prop_assert!(difference <= 1e-11, "gradients differ by {:e}", difference);
+            prop_assert!((sums.balance - expected.balance).abs() <= 1e-12);
+            prop_assert_eq!(sums.balance > 0.0, router_aux_coef > 0.0);
         }
     }
+}
+
+/// The load-balancing loss of all tokens of `rows` but what follows their last action, in one graph of autograd:
+/// the definition. Its value before the coefficient, and the gradient as [`gradient`] orders it.
+fn balance_by_definition(decoder: Decoder, coefficient: f64, rows: &[PolicyRow<'_>]) -> (f64, Vec<f64>) {
+    let (network, parameters) = decoder.into_parts();
+    let leaves: Vec<Tensor> = network
+        .units()
+        .into_iter()
+        .flat_map(|unit| network.names(unit))
+        .map(|name| parameters[&name].detach().set_requires_grad(true))
+        .collect();
+    // By layer: the probabilities of all tokens, and a 1 for every expert that one goes to.
+    let (mut probabilities, mut chosen) = ([vec![], vec![]], [vec![], vec![]]);
+    for row in rows {
+        let length = row.segment.actions().last().expect("an action").position;
+        let ids: Vec<i64> = row.segment.tokens()[..length].iter().map(|&token| token.into()).collect();
+        let positions = Tensor::arange(length as i64, (Kind::Float, tch::Device::Cpu)).unsqueeze(0);
+        let (mut x, mut first) = (network.embed(&leaves[0], &Tensor::from_slice(&ids).unsqueeze(0)), 1);
+        for layer in 0..3 {
+            let own = first..first + network.names(Unit::Layer(layer)).len();
+            first = own.end;
+            let (output, routed) =
+                network.layer(layer, &leaves[own], &x, &network.rotation(&positions), None);
+            x = output;
+            if let Some(routed) = routed {
+                let place = usize::from(layer == 2);
+                chosen[place].push(routed.experts.squeeze_dim(0).one_hot(5).sum_dim_intlist(
+                    [1].as_slice(),
+                    false,
+                    Kind::Double,
+                ));
+                probabilities[place].push(routed.probabilities.squeeze_dim(0));
+            }
+        }
+    }
+    let of_layer = |place: usize| {
+        let share = |parts: &[Tensor]| Tensor::cat(parts, 0).mean_dim([0].as_slice(), false, Kind::Double);
+        (share(&chosen[place]) * share(&probabilities[place])).sum(Kind::Double) * 5.0
+    };
+    let mean = (of_layer(0) + of_layer(1)) / 2.0;
+    (&mean * coefficient).backward();
+    let flat = |leaf: &Tensor| {
+        let gradient = leaf.grad();
+        let gradient = if gradient.defined() { gradient } else { leaf.zeros_like() };
+        Vec::<f64>::try_from(gradient.flatten(0, -1)).expect("float64")
+    };
+    (mean.double_value(&[]), leaves.iter().flat_map(flat).collect())
+}
+
+#[test]
+fn the_load_balancing_loss_is_that_of_all_tokens_of_the_step() {
+    let mut segments = [segment(1, [3, 4, 2, 3]), segment(2, [5, 1, 0, 0]), segment(3, [1, 7, 4, 6])];
+    // No advantage: nothing else has a gradient.
+    segments.iter_mut().for_each(|(_, advantages)| advantages.fill(0.0));
+    let (mean, expected) = balance_by_definition(double(true), 0.3, &rows(&segments));
+    for (budget, keep_layers) in [(100, 3), (1, 0), (24, 1)] {
+        let mut ours = alone(double(true), Layout { keep_layers, ..layout(budget) });
+        ours.router_aux_coef = 0.3;
+        let sums = ours.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
+        assert!((sums.balance - mean).abs() < 1e-12 && mean > 2.0, "{} for {mean}", sums.balance);
+        let difference = relative_difference(&gradient(&ours), &expected);
+        assert!(difference < 1e-11, "{difference:e}");
+    }
+}
+
+#[test]
+fn steps_of_the_load_balancing_loss_balance() {
+    let mut segments: Vec<_> = (0..6).map(|n| segment(n, [3 + n, 9, n % 3, 9])).collect();
+    segments.iter_mut().for_each(|(_, advantages)| advantages.fill(0.0));
+    let mut learner = alone(double(true), layout(100));
+    learner.balance_experts(1.0).expect("no ranks");
+    let step =
+        |learner: &mut Learner| learner.policy_step(&rows(&segments), &LOSS).expect("a step").0.balance;
+    let (first, last) = (step(&mut learner), (0..9).map(|_| step(&mut learner)).last().expect("steps"));
+    assert!(last < first - 0.05 && last > 2.0, "from {first} to {last}, and 2 is best");
 }
 
 #[test]
@@ -175,7 +255,7 @@ fn with_replay_training_agrees_with_the_rollout_where_rounding_decides() {
         let decoder = decoder(6, 3, true);
         for (_, router) in decoder.parameters().iter().filter(|(name, _)| name.ends_with("mlp.gate.weight")) {
             for pair in [0, 2, 4] {
-                let _ = router.get(pair + 1).copy_(&(router.get(pair) * (1.0 + nudge)));
+                router.get(pair + 1).copy_(&(router.get(pair) * (1.0 + nudge)));
             }
         }
         decoder

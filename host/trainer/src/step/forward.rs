@@ -6,7 +6,7 @@ use crate::error::TrainError;
 use crate::ranks::Order;
 use crate::shards::sums;
 use molt_model::Unit;
-use tch::{Device, Kind};
+use tch::Kind;
 
 impl Learner {
     /// The sum of `−log π` over the targets of `rows`, which change nothing.
@@ -28,10 +28,7 @@ impl Learner {
     fn forward(&self, batch: Option<&MicroBatch>) -> Result<f64, TrainError> {
         let _no_grad = tch::no_grad_guard();
         let layers = self.network.config().num_hidden_layers;
-        let rotation = batch.map(|batch| {
-            let positions = tch::Tensor::arange(batch.ids.size()[1], (Kind::Float, Device::Cpu));
-            self.network.rotation(&positions.unsqueeze(0))
-        });
+        let rotation = batch.map(|batch| self.rotation(batch));
         let run = batch.zip(rotation.as_ref());
         let embedding = self.shards.gather(Unit::Embedding)?.wait()?;
         let mut next = self.shards.gather(Unit::Layer(0))?;

@@ -1,5 +1,6 @@
 //! Forward and backward: the chain of the model's units, walked there and back.
 
+use super::balance::Balance;
 use super::{Learner, Row, Target};
 use crate::error::TrainError;
 use crate::shards::{Gathering, Scattering, Shards};
@@ -13,6 +14,8 @@ use tch::{Device, Kind, Tensor};
 pub(super) struct MicroBatch {
     /// `[B, T]`
     pub(super) ids: Tensor,
+    /// `[B, T, 1]`: 1 for a token and 0 for padding.
+    pub(super) real: Tensor,
     targets: Vec<Target>,
     /// Of each target, the place in `B·T` of the token before it, and `[n, 1]` its own id.
     pub(super) places: Tensor,
@@ -26,23 +29,33 @@ struct Kept {
     input: Tensor,
     /// Where its tokens went, if it has experts: computed again, they must go there again.
     experts: Option<Tensor>,
-    /// Its parameters and output, with the graph between.
-    graph: Option<(Vec<Tensor>, Tensor)>,
+    graph: Option<Graph>,
+}
+
+/// A layer's parameters and what it makes, with the graph between.
+struct Graph {
+    parameters: Vec<Tensor>,
+    output: Tensor,
+    /// `[B, T, E]`, of a layer with experts.
+    probabilities: Option<Tensor>,
 }
 
 impl Learner {
     /// Runs every row through the model and makes the gradient that of the sum of `loss`. `loss` gets targets and
     /// their log-probabilities, shape `[n]`, each target once over all ranks, and returns a scalar: their share of
-    /// a sum over all targets, however they are split.
+    /// a sum over all targets, however they are split. The load-balancing loss is added, and its value before the
+    /// coefficient comes back; 0 without one.
     pub(super) fn gradient(
         &self,
         rows: &[Row<'_>],
         mut loss: impl FnMut(&[Target], &Tensor) -> Tensor,
-    ) -> Result<(), TrainError> {
+    ) -> Result<f64, TrainError> {
         self.shards.begin_gradient();
-        self.deal(rows, &mut |batch| self.pass(batch, &mut loss))?;
+        let tokens = rows.iter().filter_map(|row| row.targets.last()).sum();
+        let balance = self.balance(rows, tokens)?;
+        self.deal(rows, &mut |batch| self.pass(batch, balance.as_ref(), &mut loss))?;
         self.shards.end_gradient();
-        Ok(())
+        Ok(balance.map_or(0.0, |balance| balance.mean))
     }
 
     /// Cuts rows into micro-batches and runs `each` with this rank's, one after the other: as often on every rank.
@@ -78,17 +91,19 @@ impl Learner {
     fn pass(
         &self,
         batch: Option<&MicroBatch>,
+        balance: Option<&Balance>,
         loss: &mut impl FnMut(&[Target], &Tensor) -> Tensor,
     ) -> Result<(), TrainError> {
         let layers = self.network.config().num_hidden_layers;
+        let learns = |unit: Unit| self.shards.trained(unit).any(|is_trained| is_trained);
+        // Below the lowest trained unit nothing is differentiated.
+        let lowest = match learns(Unit::Embedding) {
+            true => 0,
+            false => (0..layers).find(|&layer| learns(Unit::Layer(layer))).unwrap_or(layers),
+        };
         let is_kept = |layer: usize| layer + self.layout.keep_layers.min(layers) >= layers;
-        let rotation = batch.map(|batch| {
-            let tokens = batch.ids.size()[1];
-            self.network.rotation(&Tensor::arange(tokens, (Kind::Float, Device::Cpu)).unsqueeze(0))
-        });
+        let rotation = batch.map(|batch| self.rotation(batch));
         let run = batch.zip(rotation.as_ref());
-        let recorded =
-            |layer| self.network.config().experts.as_ref()?.of_layer(batch?.recorded.as_ref()?, layer);
 
         let embedding = self.shards.gather(Unit::Embedding)?.wait()?;
         let mut next = self.shards.gather(Unit::Layer(0))?;
@@ -99,11 +114,11 @@ impl Learner {
             let parameters = next.wait()?;
             next =
                 self.shards.gather(if layer + 1 < layers { Unit::Layer(layer + 1) } else { Unit::Head })?;
-            let Some((input, (_, rotation))) = x.take().zip(run) else { continue };
-            let recorded = recorded(layer);
-            let (experts, graph) = if is_kept(layer) {
+            let Some((input, (batch, rotation))) = x.take().zip(run) else { continue };
+            let recorded = self.recorded(batch, layer);
+            let (experts, graph) = if layer >= lowest && is_kept(layer) {
                 let graph = self.graph(layer, parameters, &input, rotation, recorded.as_ref());
-                x = Some(graph.1.detach());
+                x = Some(graph.output.detach());
                 (None, Some(graph))
             } else {
                 let (output, routed) = tch::no_grad(|| {
@@ -112,7 +127,9 @@ impl Learner {
                 x = Some(output);
                 (routed.map(|routed| routed.experts), None)
             };
-            kept.push(Kept { input, experts, graph });
+            if layer >= lowest {
+                kept.push(Kept { input, experts, graph });
+            }
         }
 
         let mut scatters = Scatters { shards: &self.shards, last: None };
@@ -120,17 +137,17 @@ impl Learner {
 
         let again = |layer: Option<usize>| {
             layer
-                .filter(|&layer| !is_kept(layer))
+                .filter(|&layer| layer >= lowest && !is_kept(layer))
                 .map(|layer| self.shards.gather(Unit::Layer(layer)))
                 .transpose()
         };
         let mut next = again(layers.checked_sub(1))?;
-        for layer in (0..layers).rev() {
+        for layer in (lowest..layers).rev() {
             let gathered = next.take().map(Gathering::wait).transpose()?;
             next = again(layer.checked_sub(1))?;
             let gradients = match (kept.pop(), g.take(), run) {
-                (Some(Kept { input, experts, graph }), Some(gradient), Some((_, rotation))) => {
-                    let (parameters, output) = match (graph, gathered) {
+                (Some(Kept { input, experts, graph }), Some(gradient), Some((batch, rotation))) => {
+                    let Graph { parameters, output, probabilities } = match (graph, gathered) {
                         (Some(graph), _) => graph,
                         (None, Some(parameters)) => {
                             self.graph(layer, parameters, &input, rotation, experts.as_ref())
@@ -138,7 +155,15 @@ impl Learner {
                         (None, None) => unreachable!("a layer was kept or is gathered again"),
                     };
                     let inputs: Vec<&Tensor> = std::iter::once(&input).chain(&parameters).collect();
-                    let mut found = vjp(&[&output], &inputs, &[&gradient])?;
+                    let (mut outputs, mut gradients) = (vec![&output], vec![&gradient]);
+                    let by_probabilities =
+                        probabilities.as_ref().zip(balance).map(|(probabilities, balance)| {
+                            let place = self.network.config().expert_layer(layer).unwrap_or(0);
+                            balance.by(probabilities, place, &batch.real)
+                        });
+                    outputs.extend(probabilities.as_ref().filter(|_| balance.is_some()));
+                    gradients.extend(&by_probabilities);
+                    let mut found = partial(&outputs, &inputs, &gradients)?;
                     let own = found.split_off(1);
                     g = found.pop().flatten();
                     own
@@ -148,7 +173,8 @@ impl Learner {
             scatters.start(Unit::Layer(layer), &gradients)?;
         }
         // A tied embedding has both gradients in one tensor, which is sent once.
-        let embedding = run.zip(g).map(|((batch, _), gradient)| match by_head.flatten() {
+        let learnt = run.zip(g).filter(|_| learns(Unit::Embedding));
+        let embedding = learnt.map(|((batch, _), gradient)| match by_head.flatten() {
             Some(mut sum) => sum.index_add_(0, &batch.ids.flatten(0, -1), &gradient.flatten(0, 1)),
             None => {
                 let vocabulary = self.network.config().vocab_size as i64;
@@ -159,7 +185,18 @@ impl Learner {
         scatters.finish()
     }
 
-    /// A layer's parameters and output, with the graph between; `input` becomes a leaf of it.
+    /// The rotation of a micro-batch, of which every row begins at 0.
+    pub(super) fn rotation(&self, batch: &MicroBatch) -> Rotation {
+        let tokens = batch.ids.size()[1];
+        self.network.rotation(&Tensor::arange(tokens, (Kind::Float, Device::Cpu)).unsqueeze(0))
+    }
+
+    /// Where the tokens of a micro-batch are to go in this layer.
+    pub(super) fn recorded(&self, batch: &MicroBatch, layer: usize) -> Option<Tensor> {
+        self.network.config().experts.as_ref()?.of_layer(batch.recorded.as_ref()?, layer)
+    }
+
+    /// A layer's parameters and what it makes, with the graph between; `input` and what is trained become leaves of it.
     fn graph(
         &self,
         layer: usize,
@@ -167,11 +204,17 @@ impl Learner {
         input: &Tensor,
         rotation: &Rotation,
         experts: Option<&Tensor>,
-    ) -> (Vec<Tensor>, Tensor) {
+    ) -> Graph {
         let _ = input.set_requires_grad(true);
-        let parameters: Vec<Tensor> = parameters.iter().map(leaf).collect();
-        let (output, _) = self.network.layer(layer, &parameters, input, rotation, experts);
-        (parameters, output)
+        let parameters = self.leaves(Unit::Layer(layer), parameters);
+        let (output, routed) = self.network.layer(layer, &parameters, input, rotation, experts);
+        Graph { parameters, output, probabilities: routed.map(|routed| routed.probabilities) }
+    }
+
+    /// The parameters of a unit, of which the trained ones are leaves of a graph.
+    fn leaves(&self, unit: Unit, parameters: Vec<Tensor>) -> Vec<Tensor> {
+        let of = |(tensor, is_trained)| if is_trained { leaf(&tensor) } else { tensor };
+        parameters.into_iter().zip(self.shards.trained(unit)).map(of).collect()
     }
 
     /// Last norm, logits and loss of the hidden states `[B, T, d]`. Gives back the gradient by them, and that by
@@ -184,20 +227,22 @@ impl Learner {
         loss: &mut impl FnMut(&[Target], &Tensor) -> Tensor,
     ) -> Result<Option<(Tensor, Option<Tensor>)>, TrainError> {
         let is_tied = self.network.config().tie_word_embeddings;
-        let mut parameters = unit.wait()?;
+        let mut parameters = self.leaves(Unit::Head, unit.wait()?);
         if is_tied {
-            parameters.extend(self.shards.gather(Unit::Embedding)?.wait()?);
+            let embedding = self.shards.gather(Unit::Embedding)?.wait()?;
+            parameters.extend(self.leaves(Unit::Embedding, embedding));
         }
         let Some((hidden, batch)) = batch else {
             scatters.start(Unit::Head, &[])?;
             return Ok(None);
         };
         let flat = hidden.flatten(0, 1);
-        let [input, norm] = [leaf(&flat.index_select(0, &batch.places)), leaf(&parameters[0])];
-        let normed = self.network.norm(&norm, &input);
-        let (by_normed, mut by_head) = self.logits(&normed.detach(), &parameters[1], batch, loss)?;
+        let [norm, head] = [&parameters[0], &parameters[1]];
+        let input = leaf(&flat.index_select(0, &batch.places));
+        let normed = self.network.norm(norm, &input);
+        let (by_normed, mut by_head) = self.logits(&normed.detach(), head, batch, loss)?;
+        let mut found = partial(&[&normed], &[&input, norm], &[&by_normed])?;
         drop(parameters);
-        let mut found = vjp(&[&normed], &[&input, &norm], &[&by_normed])?;
         let by_norm = found.pop().flatten();
         let by_input = found.pop().flatten().unwrap_or_else(|| input.zeros_like());
         let by_embedding = if is_tied { by_head.take() } else { None };
@@ -234,11 +279,13 @@ impl Learner {
             let found = vjp(&[&value], &[&own], &[&value.ones_like()])?.pop().flatten();
             let by_own = (found.unwrap_or_else(|| own.zeros_like()) / self.temperature).unsqueeze(1);
             let by_logits = logprobs.exp_().g_mul_(&by_own.neg()).scatter_add_(1, &labels, &by_own);
-            parts.push(by_logits.matmul(head));
-            by_head = Some(match by_head {
-                None => by_logits.tr().matmul(&input),
-                Some(mut sum) => Tensor::addmm_(&mut sum, &by_logits.tr(), &input),
-            });
+            tch::no_grad(|| parts.push(by_logits.matmul(head)));
+            if head.requires_grad() {
+                by_head = Some(match by_head {
+                    None => by_logits.tr().matmul(&input),
+                    Some(mut sum) => Tensor::addmm_(&mut sum, &by_logits.tr(), &input),
+                });
+            }
         }
         Ok((Tensor::cat(&parts, 0), by_head))
     }
@@ -248,13 +295,14 @@ impl MicroBatch {
     /// The rows of `batch`, the longest of which is first, padded on the right to its length.
     fn new(rows: &[Row<'_>], lengths: &[usize], batch: &[usize], experts: Option<&Experts>) -> Self {
         let width = lengths[batch[0]];
-        let mut ids = vec![0_i64; batch.len() * width];
+        let (mut ids, mut real) = (vec![0_i64; batch.len() * width], vec![0_f32; batch.len() * width]);
         let (mut targets, mut places, mut labels) = (Vec::new(), Vec::new(), Vec::new());
         for (line, &row) in batch.iter().enumerate() {
             let tokens = rows[row].tokens;
             for (id, &token) in ids[line * width..].iter_mut().zip(&tokens[..lengths[row]]) {
                 *id = i64::from(token);
             }
+            real[line * width..][..lengths[row]].fill(1.0);
             for (nth, &position) in rows[row].targets.iter().enumerate() {
                 targets.push(Target { row, nth });
                 places.push((line * width + position - 1) as i64);
@@ -263,6 +311,7 @@ impl MicroBatch {
         }
         Self {
             ids: Tensor::from_slice(&ids).view([batch.len() as i64, width as i64]),
+            real: Tensor::from_slice(&real).view([batch.len() as i64, width as i64, 1]),
             targets,
             places: Tensor::from_slice(&places),
             labels: Tensor::from_slice(&labels).unsqueeze(1),
@@ -296,4 +345,15 @@ impl Scatters<'_> {
 /// The same values as a leaf of a new graph.
 fn leaf(tensor: &Tensor) -> Tensor {
     tensor.detach().set_requires_grad(true)
+}
+
+/// The gradients of the sum of `outputs · gradients` by those of `inputs` that are leaves of their graph.
+fn partial(
+    outputs: &[&Tensor],
+    inputs: &[&Tensor],
+    gradients: &[&Tensor],
+) -> Result<Vec<Option<Tensor>>, TrainError> {
+    let leaves: Vec<&Tensor> = inputs.iter().copied().filter(|input| input.requires_grad()).collect();
+    let mut found = vjp(outputs, &leaves, gradients)?.into_iter();
+    Ok(inputs.iter().map(|input| if input.requires_grad() { found.next().flatten() } else { None }).collect())
 }

@@ -1,9 +1,12 @@
 //! Ranks as threads of one process: what they compute together is what one computes alone.
 
+use super::adapter::adapted;
 use super::tests::{
-    LOSS, alone, decoder, gradient, layout, of_kind, optim, relative_difference, rows, segment,
+    LOSS, alone, converted, decoder, gradient, layout, model, of_kind, optim, relative_difference, rows,
+    segment,
 };
 use super::*;
+use molt_core::settings::OptimKind;
 use molt_model::{Decoder, Unit};
 use molt_torch::Store;
 use proptest::prelude::*;
@@ -26,10 +29,12 @@ pub(crate) fn ranks<T: Send>(size: usize, body: impl Fn(Group) -> T + Sync) -> V
     })
 }
 
-/// The rows that this learner of `decoder` holds of a whole gradient, as [`gradient`] orders both.
+/// The rows that this learner trains of a whole gradient, as [`gradient`] orders both; of a model like `decoder`.
 pub(super) fn own(learner: &Learner, decoder: Decoder, whole: &[f64]) -> Vec<f64> {
     let ranks = learner.shards.ranks().expect("ranks");
     let (rank, size) = (ranks.rank(), ranks.size());
+    let trained: Vec<String> =
+        learner.shards.parameters(&learner.network).into_iter().map(|parameter| parameter.name).collect();
     let names = learner.network.units().into_iter().flat_map(|unit| learner.network.names(unit));
     let shapes = decoder.into_parts().1;
     let (mut own, mut start) = (Vec::new(), 0);
@@ -38,15 +43,37 @@ pub(super) fn own(learner: &Learner, decoder: Decoder, whole: &[f64]) -> Vec<f64
         let (rows, elements) = (shape[0] as usize, shape.iter().product::<i64>() as usize);
         let (most, row) = (rows.div_ceil(size), elements / rows);
         let held = (rank * most).min(rows)..((rank + 1) * most).min(rows);
-        own.extend(&whole[start + held.start * row..start + held.end * row]);
+        if trained.contains(&name) {
+            own.extend(&whole[start + held.start * row..start + held.end * row]);
+        }
         start += elements;
     }
     own
 }
 
 pub(super) fn together(group: Group, kind: Kind, layout: Layout) -> Learner {
-    Learner::part(of_kind(kind, "0.3").into(), Some(group), &optim(), 20, layout, 0.7).expect("in memory")
+    part(of_kind(kind, "0.3"), group, &optim(), layout)
 }
+
+pub(super) fn part(weights: impl Into<Weights>, group: Group, optim: &Optim, layout: Layout) -> Learner {
+    Learner::part(weights.into(), Some(group), optim, 20, layout, 0.7).expect("settings that fit")
+}
+
+fn freeze(patterns: &[&str]) -> Optim {
+    Optim { freeze: patterns.iter().map(|pattern| (*pattern).to_owned()).collect(), ..optim() }
+}
+
+/// What may be frozen: at the bottom, in the middle, at the top, parts of layers, and nearly all.
+const FROZEN: [&[&str]; 8] = [
+    &["embed_tokens"],
+    &["layers.0."],
+    &["embed_tokens", "layers.0."],
+    &["layers.1.", "model.norm"],
+    &["model.layers"],
+    &["embed_tokens", "model.layers"],
+    &["mlp", "k_proj"],
+    &["embed_tokens", "norm", "layers.1.self_attn"],
+];
 
 proptest! {
     #![proptest_config(super::tests::config(12))]
@@ -75,6 +102,35 @@ proptest! {
             prop_assert!(difference <= 1e-11, "gradients differ by {:e}", difference);
         }
     }
+
+    /// What is frozen keeps every bit in a step, and the gradient of all else is the one without freezing.
+    #[test]
+    fn frozen_parameters_stay_and_change_no_gradient(
+        shapes in super::tests::shapes(), size in 1_usize..5, keep_layers in 0_usize..3, is_tied: bool,
+        patterns in prop::sample::select(FROZEN.to_vec()),
+    ) {
+        let segments: Vec<_> = shapes.iter().map(|&(salt, p, a, b, c)| segment(salt, [p, a, b, c])).collect();
+        let double = || converted(model("0.3", is_tied), Kind::Double);
+        let one = alone(double(), layout(100_000));
+        one.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
+        let whole = gradient(&one);
+        let layout = Layout { keep_layers, ..layout(40) };
+        let found = ranks(size, |group| {
+            let mut learner = part(double(), group, &freeze(patterns), layout);
+            learner.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
+            let difference = relative_difference(&gradient(&learner), &own(&learner, model("0.3", learner.config().tie_word_embeddings), &whole));
+            let update = learner.update().expect("a step");
+            (difference, update.grad_norm, learner.parameters().expect("all ranks are here"))
+        });
+        let start = double().into_parts().1;
+        for (difference, grad_norm, after) in found {
+            prop_assert!(difference <= 1e-11, "gradients differ by {:e}", difference);
+            let is_frozen = |name: &str| patterns.iter().any(|pattern| name.contains(pattern));
+            let mut moved = after.iter().filter(|(name, value)| *value != start[name]).map(|(name, _)| name);
+            prop_assert_eq!(moved.clone().next().is_some(), grad_norm > 0.0);
+            prop_assert!(moved.all(|name| !is_frozen(name)));
+        }
+    }
 }
 
 /// Every parameter, flat.
@@ -87,6 +143,13 @@ fn flat(parameters: &[(String, Tensor)]) -> Vec<f64> {
 /// and 1e-4 of the weights after 20 steps.
 #[test]
 fn twenty_steps_end_at_the_same_weights() {
+    for kind in [OptimKind::Adamw, OptimKind::Muon] {
+        twenty_steps_of(|| decoder("0.3").into(), &Optim { kind, ..optim() });
+    }
+    twenty_steps_of(adapted, &optim());
+}
+
+fn twenty_steps_of(start: impl Fn() -> Weights + Sync, optim: &Optim) {
     let segments: Vec<_> = (0..7).map(|n| segment(n, [3 + n, 4, n % 3, 5])).collect();
     let train = |mut learner: Learner| {
         let first = learner.policy_step(&rows(&segments), &LOSS).expect("a step");
@@ -95,16 +158,17 @@ fn twenty_steps_end_at_the_same_weights() {
         }
         (first, flat(&learner.parameters().expect("all ranks are here")))
     };
-    let ((expected, update), weights) = train(alone(decoder("0.3"), layout(40)));
+    let ((expected, update), weights) =
+        train(Learner::part(start(), None, optim, 20, layout(40), 0.7).expect("settings that fit"));
     assert!(relative_difference(&flat(&decoder("0.3").parameters()), &weights) > 1e-2, "20 steps move them");
     for size in [1, 2, 3, 4] {
         let layout = Layout { keep_layers: size % 3, ..layout(30) };
-        let found = ranks(size, |group| train(together(group, Kind::Float, layout)));
+        let found = ranks(size, |group| train(part(start(), group, optim, layout)));
         for ((sums, own_update), own_weights) in &found {
             assert!((sums.loss - expected.loss).abs() <= 1e-5 * expected.loss.abs(), "{sums:?}");
             assert!((own_update.grad_norm / update.grad_norm - 1.0).abs() <= 1e-5);
             let difference = relative_difference(own_weights, &weights);
-            assert!(difference <= 1e-4, "{size} ranks: weights differ by {difference:e}");
+            assert!(difference <= 1e-4, "{size} ranks, {:?}: weights differ by {difference:e}", optim.kind);
         }
         assert!(found.iter().all(|(_, own)| own == &found[0].1), "ranks disagree on the weights");
     }
@@ -133,33 +197,44 @@ fn every_rank_reads_its_rows_of_the_files() {
 
 /// What a step sends, by the formula: each forward pass gathers every unit once, a layer that is computed again
 /// once more, a tied embedding for the logits too; each backward pass scatters every unit once. Each gather sends
-/// `(n - 1)` times a rank's own part.
+/// `(n - 1)` times a rank's own part. What is frozen is not scattered, and a layer that has nothing trained at or
+/// below it is not computed again.
 #[test]
 fn a_step_sends_what_the_formula_says() {
     let segments: Vec<_> = (0..5).map(|n| segment(n, [4, 5, 0, 0])).collect();
-    for (size, keep_layers) in [(2, 2), (2, 0), (3, 1), (4, 0)] {
+    let none: &[&str] = &[];
+    let bottom: &[&str] = &["embed_tokens", "layers.0.", "layers.1.mlp"];
+    for (size, keep_layers, frozen) in
+        [(2, 2, none), (2, 0, none), (3, 1, none), (4, 0, none), (3, 0, bottom), (2, 1, bottom)]
+    {
         let layout = Layout { keep_layers, ..layout(1) };
         let traffic = ranks(size, |group| {
-            let mut learner = together(group, Kind::Float, layout);
+            let mut learner = part(decoder("0.3"), group, &freeze(frozen), layout);
             learner.policy_step(&rows(&segments), &LOSS).expect("a step");
             learner.shards.ranks().expect("ranks").traffic()
         });
         let (network, parameters) = decoder("0.3").into_parts();
-        let part = |unit: Unit| -> u64 {
+        let is_frozen = |name: &str| frozen.iter().any(|pattern| name.contains(pattern));
+        let part = |unit: Unit, counts: &dyn Fn(&str) -> bool| -> u64 {
             let of = |name: &String| {
                 let shape = parameters[name].size();
                 let row = shape[1..].iter().product::<i64>() as u64;
                 (shape[0] as u64).div_ceil(size as u64) * row
             };
-            4 * network.names(unit).iter().map(of).sum::<u64>()
+            4 * network.names(unit).iter().filter(|name| counts(name)).map(of).sum::<u64>()
         };
         let (others, passes) = (size as u64 - 1, segments.len().div_ceil(size) as u64);
         let layers = network.config().num_hidden_layers;
-        let again: u64 = (0..layers - keep_layers).map(|layer| part(Unit::Layer(layer))).sum();
-        let once: u64 = network.units().into_iter().map(part).sum();
+        let lowest = if frozen.is_empty() { 0 } else { 1 };
+        let again: u64 =
+            (lowest..layers - keep_layers).map(|layer| part(Unit::Layer(layer), &|_| true)).sum();
+        let gathered = network.units().into_iter().chain([Unit::Embedding]);
+        let once: u64 = gathered.map(|unit| part(unit, &|_| true)).sum();
+        let scattered: u64 =
+            network.units().into_iter().map(|unit| part(unit, &|name| !is_frozen(name))).sum();
         for traffic in traffic {
-            assert_eq!(traffic.all_gather, passes * others * (once + part(Unit::Embedding) + again));
-            assert_eq!(traffic.reduce_scatter, passes * others * once);
+            assert_eq!(traffic.all_gather, passes * others * (once + again));
+            assert_eq!(traffic.reduce_scatter, passes * others * scattered);
         }
     }
 }

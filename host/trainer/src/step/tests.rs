@@ -9,16 +9,19 @@ use proptest::test_runner::{RngSeed, TestCaseError};
 const VOCABULARY: u32 = 61;
 
 pub(super) fn decoder(initializer_range: &str) -> Decoder {
+    model(initializer_range, true)
+}
+
+/// A small model, whose head is its embedding if it is tied.
+pub(super) fn model(initializer_range: &str, is_tied: bool) -> Decoder {
     let config = r#"{
         "model_type": "qwen3", "vocab_size": 61, "hidden_size": 16, "intermediate_size": 32, "head_dim": 8,
         "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
-        "max_position_embeddings": 128, "rms_norm_eps": 1e-6, "tie_word_embeddings": true,
+        "max_position_embeddings": 128, "rms_norm_eps": 1e-6, "tie_word_embeddings": TIED,
         "hidden_act": "silu", "initializer_range": RANGE
     }"#;
-    Decoder::random(
-        Config::parse(&config.replace("RANGE", initializer_range)).expect("a valid configuration"),
-        7,
-    )
+    let config = config.replace("RANGE", initializer_range).replace("TIED", &is_tied.to_string());
+    Decoder::random(Config::parse(&config).expect("a valid configuration"), 7)
 }
 
 fn learner(micro_batch_tokens: usize) -> Learner {
@@ -32,11 +35,11 @@ fn with(kind: Kind, initializer_range: &str, micro_batch_tokens: usize) -> Learn
 
 /// A decoder whose weights are of `kind`.
 pub(super) fn of_kind(kind: Kind, initializer_range: &str) -> Decoder {
-    in_kind(kind, decoder(initializer_range))
+    converted(decoder(initializer_range), kind)
 }
 
 /// The decoder with its weights in `kind`.
-pub(super) fn in_kind(kind: Kind, decoder: Decoder) -> Decoder {
+pub(super) fn converted(decoder: Decoder, kind: Kind) -> Decoder {
     for (_, mut parameter) in decoder.parameters() {
         let converted = parameter.to_kind(kind);
         parameter.set_data(&converted);
@@ -53,8 +56,8 @@ pub(super) fn optim() -> Optim {
 }
 
 /// A learner of a process that trains alone.
-pub(super) fn alone(decoder: Decoder, layout: Layout) -> Learner {
-    Learner::part(decoder.into(), None, &optim(), 10, layout, 0.7).expect("in memory")
+pub(super) fn alone(weights: impl Into<Weights>, layout: Layout) -> Learner {
+    Learner::part(weights.into(), None, &optim(), 10, layout, 0.7).expect("settings that fit")
 }
 
 pub(super) const LOSS: PolicyLoss =
@@ -177,6 +180,18 @@ fn a_step_begins_without_the_gradient_of_the_last() {
 /// Row by row, with all logits at once and a mask over all positions: the definition. The loss, and its gradient
 /// as [`gradient`] orders it.
 pub(super) fn by_definition(mut decoder: Decoder, rows: &[PolicyRow<'_>]) -> (f64, Vec<f64>) {
+    let loss = definition(&mut decoder, rows);
+    let (network, parameters) = decoder.into_parts();
+    let names = network.units().into_iter().flat_map(|unit| network.names(unit));
+    let gradient = names.flat_map(|name| {
+        let flat = parameters[&name].grad().flatten(0, -1).to_kind(Kind::Double);
+        Vec::<f64>::try_from(flat).expect("float64")
+    });
+    (loss, gradient.collect())
+}
+
+/// The loss by the definition; its gradient is left with the decoder's parameters.
+pub(super) fn definition(decoder: &mut Decoder, rows: &[PolicyRow<'_>]) -> f64 {
     decoder.requires_grad(true);
     let tokens: usize = rows.iter().map(|row| row.segment.actions().len()).sum();
     let mut total = Tensor::from(0.0_f32);
@@ -195,13 +210,7 @@ pub(super) fn by_definition(mut decoder: Decoder, rows: &[PolicyRow<'_>]) -> (f6
     }
     let loss = total / tokens as f64;
     loss.backward();
-    let (network, parameters) = decoder.into_parts();
-    let names = network.units().into_iter().flat_map(|unit| network.names(unit));
-    let gradient = names.flat_map(|name| {
-        let flat = parameters[&name].grad().flatten(0, -1).to_kind(Kind::Double);
-        Vec::<f64>::try_from(flat).expect("float64")
-    });
-    (loss.double_value(&[]), gradient.collect())
+    loss.double_value(&[])
 }
 
 #[test]
@@ -279,6 +288,23 @@ fn what_follows_the_last_action_is_not_read() {
         gradient(&learner)
     });
     assert_eq!(gradients[0], gradients[1]);
+}
+
+#[test]
+fn what_cannot_be_frozen_is_refused() {
+    let refused = |is_tied, freeze: &[&str]| {
+        let freeze = freeze.iter().map(|pattern| (*pattern).to_owned()).collect();
+        let optim = Optim { freeze, ..optim() };
+        let learner = Learner::part(model("0.3", is_tied).into(), None, &optim, 10, layout(64), 0.7);
+        learner.map(|_| ()).expect_err("refused").to_string()
+    };
+    let unknown = refused(true, &["norm", "layers.7."]);
+    assert!(unknown.contains("holds `layers.7.`, but no parameter"), "{unknown}");
+    assert!(unknown.ends_with("like model.layers.0.input_layernorm.weight"), "{unknown}");
+    // A tied head has no name of its own.
+    assert!(refused(true, &["lm_head"]).contains("holds `lm_head`"));
+    assert!(refused(true, &["layers", "norm", "embed"]).contains("no parameter to train"));
+    assert!(refused(false, &["layers", "norm", "embed", "lm_head"]).contains("no parameter to train"));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::parts::*;
 use molt_core::ids::WeightVersion;
-use molt_core::settings::{BadRow, Generator as GeneratorSettings, Optim, SftSettings};
+use molt_core::settings::{BadRow, Generator as GeneratorSettings, Lora, Optim, SftSettings};
 use molt_generator::Engine;
 use molt_model::{Chat, Decoder, Weights};
 use molt_observe::{RunDir, read_metrics};
@@ -38,7 +38,10 @@ fn fine_tune(settings: &SftSettings, dir: &Path) -> (SftSummary, PathBuf) {
     let held_out = held_out.map(|path| conversations::read_file(path, &settings.data, &chat, 128).unwrap());
     let data = sft::Data { sources: &sources, held_out: held_out.as_ref().map(|rows| &rows.rows[..]) };
     let mut run_dir = RunDir::create(dir, "sft").unwrap();
-    let weights = Weights::open(&settings.model.path).unwrap();
+    let mut weights = Weights::open(&settings.model.path).unwrap();
+    if let Some((rank, alpha)) = settings.lora.size() {
+        weights = weights.with_adapter(rank, alpha, &settings.lora.targets, settings.run.seed).unwrap();
+    }
     let (summary, _) = sft::train(
         settings,
         (weights, None),
@@ -84,6 +87,26 @@ fn a_model_learns_a_format_and_then_from_reward() {
     assert_eq!(staleness.clone().count(), 50);
     assert!(staleness.clone().all(|&stale| stale <= 1.0) && staleness.clone().any(|&stale| stale == 1.0));
     assert!(rows.iter().any(|row| row.values.get("train/on_policy_tokens").is_some_and(|&n| n > 0.0)));
+}
+
+/// The base stays, the adapter learns, and both forms of it are there at the end.
+#[test]
+fn an_adapter_learns_and_is_saved_merged_and_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(dir.path());
+    write_conversations(&dir.path().join("conversations.jsonl"), "");
+    let mut settings = sft_settings(dir.path(), &model);
+    settings.lora = Lora { rank: Some(8), alpha: None, targets: vec!["o_proj".into(), "up_proj".into()] };
+    let (tuned, run_dir) = fine_tune(&settings, &dir.path().join("sft"));
+    assert!(tuned.loss_last.unwrap() < 0.9 * tuned.loss_first.unwrap(), "{tuned:?}");
+    let (base, merged) = (Decoder::load(&model).unwrap(), Decoder::load(&run_dir.join("model")).unwrap());
+    let moved = base.parameters().into_iter().zip(merged.parameters()).filter(|((_, a), (_, b))| a != b);
+    let moved: Vec<String> = moved.map(|((name, _), _)| name).collect();
+    assert_eq!(moved.len(), 4, "{moved:?}");
+    assert!(moved.iter().all(|name| name.contains("o_proj") || name.contains("up_proj")));
+    let config = json(&run_dir.join("adapter/adapter_config.json"));
+    assert_eq!((&config["r"], &config["lora_alpha"]), (&8.into(), &16.0.into()));
+    assert!(run_dir.join("adapter/adapter_model.safetensors").is_file());
 }
 
 #[test]

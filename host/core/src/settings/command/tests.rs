@@ -257,6 +257,11 @@ fn each_rule_refuses_what_it_is_for() {
         (&[("train.steps_per_batch", "17")], "train.steps_per_batch is 17, more than the 16 prompts"),
         (&[("rollout.stop", "a,")], "rollout.stop holds an empty string"),
         (&[("rollout.max_context", "1")], "rollout.max_context is 1, but at least 2 tokens"),
+        (&[("optim.freeze", "norm,")], "optim.freeze holds an empty pattern"),
+        (&[("lora.rank", "0")], "lora.rank is 0, but at least 1"),
+        (&[("lora.rank", "4"), ("lora.alpha", "0")], "lora.alpha is 0, but must be above 0"),
+        (&[("lora.alpha", "4")], "lora.alpha is set, and does nothing without lora.rank"),
+        (&[("lora.targets", "q_proj")], "lora.targets is set, and does nothing without lora.rank"),
         (&[("rollout.batch_size", "0")], "rollout.batch_size is 0, but at least 1 is needed"),
     ];
     for (pairs, start) in cases {
