@@ -10,6 +10,7 @@ use crate::error::TrainError;
 use crate::optim::Parameter;
 use molt_model::{Network, Unit, Weights};
 use molt_torch::{Group, Pending};
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use tch::{Kind, Tensor};
@@ -28,6 +29,8 @@ struct Shard {
     values: Tensor,
     /// `[T]`: of the trained ones.
     gradient: Tensor,
+    /// The gradient is zero, whatever the tensor holds: what comes first replaces it.
+    is_unset: Cell<bool>,
     /// In the order of [`Network::names`].
     pieces: Vec<Piece>,
 }
@@ -112,10 +115,14 @@ impl Shards {
     ) -> Result<Option<Scattering<'_>>, TrainError> {
         let shard = &self.units[&unit];
         let Some(ranks) = &self.ranks else {
-            for (piece, gradient) in shard.pieces.iter().zip(gradients).filter(|(piece, _)| piece.is_trained)
-            {
-                if let Some(gradient) = gradient {
-                    let _ = piece.of(&shard.gradient).view(piece.shape.as_slice()).g_add_(gradient);
+            let is_unset = shard.is_unset.take();
+            for (index, piece) in shard.pieces.iter().enumerate().filter(|(_, piece)| piece.is_trained) {
+                let mut sum = piece.of(&shard.gradient).view(piece.shape.as_slice());
+                match gradients.get(index).and_then(Option::as_ref) {
+                    Some(gradient) if is_unset => sum.copy_(gradient),
+                    Some(gradient) => drop(sum.g_add_(gradient)),
+                    None if is_unset => drop(sum.zero_()),
+                    None => {}
                 }
             }
             return Ok(None);
@@ -127,9 +134,14 @@ impl Shards {
         Ok(Some(Scattering { shard, pending: ranks.reduce_scatter(&packed)? }))
     }
 
-    /// Sets all gradients to zero.
-    pub(crate) fn zero_grad(&self) {
-        for shard in self.units.values() {
+    /// Forgets all gradients, which begin at zero again.
+    pub(crate) fn begin_gradient(&self) {
+        self.units.values().for_each(|shard| shard.is_unset.set(true));
+    }
+
+    /// After the last scatter: what nothing was added to is zero.
+    pub(crate) fn end_gradient(&self) {
+        for shard in self.units.values().filter(|shard| shard.is_unset.take()) {
             let _ = shard.gradient.shallow_clone().zero_();
         }
     }
@@ -171,7 +183,8 @@ impl Shard {
         let pieces: Vec<Piece> = pieces.into_iter().map(|(_, piece)| piece).collect();
         let values = Tensor::cat(&parts, 0);
         let learnt: i64 = pieces.iter().filter(|piece| piece.is_trained).map(|piece| piece.length).sum();
-        Ok(Self { gradient: values.new_zeros([learnt], (values.kind(), values.device())), values, pieces })
+        let gradient = values.new_zeros([learnt], (values.kind(), values.device()));
+        Ok(Self { gradient, values, is_unset: Cell::new(false), pieces })
     }
 
     fn parameters(&self) -> Vec<Parameter> {
@@ -239,7 +252,11 @@ impl Gathering<'_> {
 impl Scattering<'_> {
     pub(crate) fn wait(self) -> Result<(), TrainError> {
         let own = self.pending.wait()?;
-        let _ = self.shard.gradient.shallow_clone().g_add_(&own);
+        let mut sum = self.shard.gradient.shallow_clone();
+        match self.shard.is_unset.take() {
+            true => sum.copy_(&own),
+            false => drop(sum.g_add_(&own)),
+        }
         Ok(())
     }
 }

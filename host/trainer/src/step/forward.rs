@@ -34,7 +34,7 @@ impl Learner {
         }
         let Some((hidden, batch)) = x.zip(batch) else { return Ok(0.0) };
         let normed = self.network.norm(&parameters[0], &hidden.flatten(0, 1).index_select(0, &batch.places));
-        let chunk = (self.layout.max_logits / self.network.config().vocab_size).max(1) as i64;
+        let chunk = self.layout.logit_rows as i64;
         let parts = normed.split(chunk, 0).into_iter().zip(batch.labels.split(chunk, 0));
         let of = |(normed, labels): (tch::Tensor, tch::Tensor)| {
             let logits = self.network.logits(&parameters[1], &normed) / self.temperature;
@@ -100,7 +100,7 @@ mod tests {
         let (mean, _) = one.supervised_step(&rows).expect("a step");
         assert!((sum / tokens as f64 - mean).abs() <= 1e-12 * mean, "{sum} is not {tokens} times {mean}");
         for size in [2, 3] {
-            let layout = Layout { max_logits: 100, ..layout(25) };
+            let layout = Layout { logit_rows: 2, ..layout(25) };
             for own in ranks(size, |group| together(group, Kind::Double, layout).loss(&rows).expect("a loss"))
             {
                 assert!((own - sum).abs() <= 1e-12 * sum, "{own} is not {sum}");
