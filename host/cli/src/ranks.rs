@@ -65,7 +65,7 @@ impl<S: Settings> Follower<'_, S> {
         // The leader decides what Ctrl-C means.
         runtime.spawn(async { while tokio::signal::ctrl_c().await.is_ok() {} });
         let (lora, seed) = self.lora;
-        let weights = model.policy(lora, seed)?;
+        let weights = model.policy(self.optim, lora, seed)?;
         let ranks = join(env, self.fsdp, self.settings, &weights)?;
         let layout = Layout::new(self.micro_batch_tokens, self.fsdp);
         Learner::follow(weights, ranks, self.optim, layout, self.temperature, self.loss.as_ref())

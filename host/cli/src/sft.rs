@@ -37,7 +37,7 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
     let read = |path| conversations::read_file(path, &settings.data, &model.chat, context);
     let held_out = settings.eval.conversations.as_deref().map(read).transpose();
     let held_out = held_out.or_user("eval.conversations cannot be used", help)?;
-    let weights = model.policy(&settings.lora, settings.run.seed)?;
+    let weights = model.policy(&settings.optim, &settings.lora, settings.run.seed)?;
     let ranks = ranks::others(rank.as_ref(), &settings.fsdp, &settings, &weights)?;
 
     let components = json!({ "molt": env!("CARGO_PKG_VERSION"), "plugins": [] });

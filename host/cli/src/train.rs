@@ -65,7 +65,8 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
     let model = wiring::Model::open(&settings.model)?;
     let turn = wiring::training_turn(&settings, &model)?;
     let eval_turn = wiring::eval_turn(&settings.eval, &settings.agent, &model)?;
-    let (weights, copy) = (model.policy(&settings.lora, settings.run.seed)?, model.weights()?);
+    let (weights, copy) =
+        (model.policy(&settings.optim, &settings.lora, settings.run.seed)?, model.weights()?);
     let ranks = ranks::others(rank.as_ref(), &settings.fsdp, &settings, &weights)?;
 
     let components = plugins.components();

@@ -14,6 +14,7 @@ use molt_generator::Engine;
 use molt_model::{Chat, Config, Decoder, Weights};
 use molt_rollout::{Driver, Prompts, TurnSettings, WeightedReward};
 use molt_sandbox::Environment;
+use molt_trainer::freeze::trained;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -63,13 +64,22 @@ impl Model {
     }
 
     /// The weights to train, of which every rank reads its part, with an adapter if one is asked for.
-    pub(crate) fn policy(&self, lora: &settings::Lora, seed: u64) -> Result<Weights, Stop> {
-        let weights = Weights::open(&self.path)
+    pub(crate) fn policy(
+        &self,
+        optim: &settings::Optim,
+        lora: &settings::Lora,
+        seed: u64,
+    ) -> Result<Weights, Stop> {
+        let mut weights = Weights::open(&self.path)
             .or_user(self.unusable(), "fetch the files again, or give another model.path")?;
-        let Some((rank, alpha)) = lora.size() else { return Ok(weights) };
-        weights
-            .with_adapter(rank, alpha, &lora.targets, seed)
-            .or_user("the adapter does not fit the model", "change lora.targets or lora.rank")
+        if let Some((rank, alpha)) = lora.size() {
+            weights = weights
+                .with_adapter(rank, alpha, &lora.targets, seed)
+                .or_user("the adapter does not fit the model", "change lora.targets or lora.rank")?;
+        }
+        trained(weights.network(), &optim.freeze)
+            .or_user("these parameters cannot be frozen", "change optim.freeze")?;
+        Ok(weights)
     }
 
     fn unusable(&self) -> String {

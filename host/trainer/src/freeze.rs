@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 ///
 /// # Errors
 /// If a pattern is in no name, or all parameters are frozen.
-pub(crate) fn trained(network: &Network, freeze: &[String]) -> Result<BTreeSet<String>, TrainError> {
+pub fn trained(network: &Network, freeze: &[String]) -> Result<BTreeSet<String>, TrainError> {
     let all = network.trainable();
     if let Some(pattern) = freeze.iter().find(|pattern| !all.iter().any(|name| name.contains(*pattern))) {
         let example = all.get(1).or(all.first()).cloned().unwrap_or_default();

@@ -4,7 +4,7 @@ pub mod advantage;
 pub mod checkpoint;
 pub mod conversations;
 pub mod error;
-mod freeze;
+pub mod freeze;
 mod heartbeat;
 pub mod loss;
 mod mesh;

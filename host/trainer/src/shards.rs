@@ -11,6 +11,7 @@ use crate::mesh::{Groups, Holders, Mesh};
 use crate::optim::Parameter;
 use molt_model::{Cut, Network, Unit, Weights};
 use molt_torch::{Group, Pending};
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use tch::{Kind, Tensor};
@@ -39,6 +40,8 @@ struct Shard {
     values: Tensor,
     /// `[T]`: of the trained ones.
     gradient: Tensor,
+    /// The gradient is zero, whatever the tensor holds: what comes first replaces it.
+    is_unset: Cell<bool>,
     pieces: Vec<Piece>,
 }
 
@@ -154,9 +157,14 @@ impl Shards {
         let held = &self.units[&unit];
         let Some(groups) = &self.ranks else {
             for shard in &held.shards {
+                let is_unset = shard.is_unset.take();
                 for piece in shard.pieces.iter().filter(|piece| piece.is_trained) {
-                    if let Some(gradient) = gradients.get(piece.index).and_then(Option::as_ref) {
-                        let _ = piece.of(&shard.gradient).view(piece.shape.as_slice()).g_add_(gradient);
+                    let mut sum = piece.of(&shard.gradient).view(piece.shape.as_slice());
+                    match gradients.get(piece.index).and_then(Option::as_ref) {
+                        Some(gradient) if is_unset => sum.copy_(gradient),
+                        Some(gradient) => drop(sum.g_add_(gradient)),
+                        None if is_unset => drop(sum.zero_()),
+                        None => {}
                     }
                 }
             }
@@ -172,9 +180,18 @@ impl Shards {
         Ok((!parts.is_empty()).then_some(Scattering { parts }))
     }
 
-    /// Sets all gradients to zero.
-    pub(crate) fn zero_grad(&self) {
-        for shard in self.units.values().flat_map(|held| &held.shards) {
+    fn shards(&self) -> impl Iterator<Item = &Shard> {
+        self.units.values().flat_map(|held| &held.shards)
+    }
+
+    /// Forgets all gradients, which begin at zero again.
+    pub(crate) fn begin_gradient(&self) {
+        self.shards().for_each(|shard| shard.is_unset.set(true));
+    }
+
+    /// After the last scatter: what nothing was added to is zero.
+    pub(crate) fn end_gradient(&self) {
+        for shard in self.shards().filter(|shard| shard.is_unset.take()) {
             let _ = shard.gradient.shallow_clone().zero_();
         }
     }
@@ -237,7 +254,7 @@ impl Shard {
         }
         let values = Tensor::cat(&parts, 0);
         let gradient = values.new_zeros([learnt], (values.kind(), values.device()));
-        Ok(Self { holders, gradient, values, pieces })
+        Ok(Self { holders, gradient, values, is_unset: Cell::new(false), pieces })
     }
 
     fn group<'g>(&self, groups: &'g Groups) -> &'g Group {
@@ -313,7 +330,11 @@ impl Scattering<'_> {
     pub(crate) fn wait(self) -> Result<(), TrainError> {
         for (shard, pending) in self.parts {
             let own = pending.wait()?;
-            let _ = shard.gradient.shallow_clone().g_add_(&own);
+            let mut sum = shard.gradient.shallow_clone();
+            match shard.is_unset.take() {
+                true => sum.copy_(&own),
+                false => drop(sum.g_add_(&own)),
+            }
         }
         Ok(())
     }

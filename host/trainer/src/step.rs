@@ -11,11 +11,11 @@ use molt_core::ids::{Token, WeightVersion};
 use molt_core::settings::{Fsdp, Optim};
 use molt_core::trajectory::{Routing, Segment};
 use molt_model::{Adapter, Config, Network, Unit, Weights};
-use molt_torch::Group;
+use molt_torch::{Group, Traffic};
 use tch::{Kind, Tensor};
 
-/// Logits that are alive at once at most, as a number of elements: 64 MiB in float32, a few times over.
-const MAX_LOGITS: usize = 1 << 24;
+/// Few enough for memory and caches, many enough for the matrix products.
+const LOGIT_ROWS: usize = 256;
 
 /// One token sequence of an optimiser step.
 #[derive(Debug, Clone)]
@@ -147,15 +147,15 @@ pub struct Layout {
     /// The last so many layers keep their parameters and graph for the backward pass; the others are gathered
     /// and computed again.
     pub keep_layers: usize,
-    /// Logits that are alive at once at most, as a number of elements.
-    pub max_logits: usize,
+    /// Targets whose logits are alive at once at most.
+    pub logit_rows: usize,
 }
 
 impl Layout {
     /// Every layer keeps its graph unless `fsdp.keep_layers` says how many.
     pub fn new(micro_batch_tokens: usize, fsdp: &Fsdp) -> Self {
         let keep_layers = fsdp.keep_layers.unwrap_or(usize::MAX);
-        Self { micro_batch_tokens, keep_layers, max_logits: MAX_LOGITS }
+        Self { micro_batch_tokens, keep_layers, logit_rows: LOGIT_ROWS }
     }
 }
 
@@ -316,6 +316,11 @@ impl Learner {
             Ok(all)
         };
         whole().map_err(|error| self.explained(error))
+    }
+
+    /// What this rank has sent to others since they found each other.
+    pub fn traffic(&self) -> Traffic {
+        self.shards.ranks().map(Group::traffic).unwrap_or_default()
     }
 
     /// The version of the weights as they are now.

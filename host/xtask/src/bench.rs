@@ -1,17 +1,32 @@
 //! Benchmarks, in the release profile; they print their ratios.
 
-use crate::{plugins, process, setup};
+use crate::{peer, plugins, process, setup};
 use anyhow::{Result, bail};
 
-/// `bench sandbox [PART…]`, on the components that ship and on the example in every language.
+/// `bench sandbox [PART…]`, on the components that ship and on the example in every language, and
+/// `bench train [PART…]`, beside PyTorch.
 pub(crate) fn bench(arguments: &[String]) -> Result<()> {
-    let Some(("sandbox", parts)) = arguments.split_first().map(|(what, parts)| (what.as_str(), parts)) else {
-        bail!("`cargo xtask bench` takes what to measure: sandbox");
-    };
+    match arguments.split_first().map(|(what, parts)| (what.as_str(), parts)) {
+        Some(("sandbox", parts)) => sandbox(parts),
+        Some(("train", parts)) => train(parts),
+        _ => bail!("`cargo xtask bench` takes what to measure: sandbox or train"),
+    }
+}
+
+fn sandbox(parts: &[String]) -> Result<()> {
     plugins::build(&setup::setup()?)?;
     if parts.is_empty() || parts.iter().any(|part| part == "first-use") {
         process::run(&mut process::cargo(["test", "--package", "molt-author", "--test", "languages"]))?;
     }
     let mut command = process::cargo(["bench", "--package", "molt-sandbox", "--bench", "sandbox", "--"]);
+    process::run(command.args(parts))
+}
+
+fn train(parts: &[String]) -> Result<()> {
+    let cache = setup::setup()?;
+    let mut command = process::cargo(["bench", "--package", "molt-trainer", "--bench", "train", "--"]);
+    if parts.is_empty() || parts.iter().any(|part| part == "speed") {
+        command.env("PYTHONPATH", peer::pytorch(&cache)?);
+    }
     process::run(command.args(parts))
 }

@@ -12,6 +12,7 @@ mod fetch;
 mod fuzz;
 mod gguf;
 mod interpreters;
+mod peer;
 mod plugins;
 mod process;
 mod registry;
@@ -34,6 +35,9 @@ cargo xtask COMMAND
   audit    check the licences, sources and known advisories of all dependencies
   bench sandbox [PART…]
            what the boundary costs, against limits and peers; a part is rewards, steps, episodes, estimates or first-use
+  bench train [PART…]
+           training steps beside PyTorch's fully_shard, which the first call installs into the cache; a part is speed or
+           memory
   fuzz [--seconds N] [calls|files|texts]
            look for inputs that the host does not survive, 60 seconds without being told
   smollm2  fetch SmolLM2-135M-Instruct into the cache and print where it is

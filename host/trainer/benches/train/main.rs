@@ -1,110 +1,116 @@
-//! Training throughput and memory, against PyTorch in the same run: `cargo xtask bench train [PART…]`, where a part is
-//! speed or memory.
+//! Training steps: throughput and memory beside PyTorch, `cargo xtask bench train speed`; and what a rank holds and
+//! sends, by number of ranks, `… memory`.
 
+mod memory;
 mod ours;
 mod side;
 mod work;
 
 use molt_model::{Config, Decoder};
 use side::Side;
-use std::path::Path;
-use work::Work;
+use std::path::{Path, PathBuf};
+use work::{End, Work};
 
+/// A model, and rows of a step.
 struct Size {
     name: &'static str,
     config: &'static str,
     rows: usize,
     tokens: usize,
     turns: usize,
-    steps: usize,
 }
 
 const SIZES: [Size; 2] = [
     Size {
-        name: "8M",
+        name: "8M parameters, 4 rows of 512",
         config: r#"{"model_type": "llama", "vocab_size": 8192, "hidden_size": 256, "intermediate_size": 704,
             "num_hidden_layers": 8, "num_attention_heads": 4, "num_key_value_heads": 2,
             "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "tie_word_embeddings": true}"#,
         rows: 4,
         tokens: 512,
-        turns: 7,
-        steps: 1,
+        turns: 11,
     },
-    Size {
-        name: "65M",
-        config: r#"{"model_type": "llama", "vocab_size": 16384, "hidden_size": 640, "intermediate_size": 1728,
-            "num_hidden_layers": 12, "num_attention_heads": 10, "num_key_value_heads": 5,
-            "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "tie_word_embeddings": true}"#,
-        rows: 2,
-        tokens: 512,
-        turns: 5,
-        steps: 1,
-    },
+    Size { name: "65M parameters, 2 rows of 512", config: LARGE, rows: 2, tokens: 512, turns: 5 },
 ];
+
+const LARGE: &str = r#"{"model_type": "llama", "vocab_size": 16384, "hidden_size": 640, "intermediate_size": 1728,
+    "num_hidden_layers": 12, "num_attention_heads": 10, "num_key_value_heads": 5,
+    "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "tie_word_embeddings": true}"#;
 
 fn main() {
     // `cargo bench` gives `--bench` besides what was asked for.
-    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["rank", model, work] => ours::run(Path::new(model), &serde_json::from_str(work).expect("work")),
-        [python, ref parts @ ..] => compare(Path::new(python), parts),
-        [] => eprintln!("`cargo xtask bench train` sets the peer up and starts this"),
+    let asked: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    if let [rank, model, work] = &asked[..]
+        && rank == "rank"
+    {
+        return ours::run(Path::new(model), &serde_json::from_str(work).expect("work"));
     }
+    let wanted = |part: &str| asked.is_empty() || asked.iter().any(|asked| asked == part);
+    let mut missed = 0;
+    if wanted("speed") {
+        missed += speed();
+    }
+    if wanted("memory") {
+        missed += memory::by_ranks();
+    }
+    println!("{}", if missed == 0 { "every limit is met".to_owned() } else { format!("{missed} missed") });
 }
 
-fn compare(python: &Path, parts: &[&str]) {
+/// A directory with a random model.
+fn write(config: &str, dir: &Path) -> (Config, PathBuf) {
+    let config = Config::parse(config).expect("a valid configuration");
+    let path = dir.join(format!("{}-{}", config.hidden_size, config.vocab_size));
+    Decoder::random(config.clone(), 0).save(&path).expect("room for a model");
+    (config, path)
+}
+
+fn ours(ranks: usize, further: &[(&str, &str)], model: &Path, work: &Work) -> Side {
+    let this = std::env::current_exe().expect("this program");
+    Side::start(ranks, (&[&this, Path::new("rank")], further), model, work)
+}
+
+/// Both sides in turn, so that whatever else the machine does is in both.
+fn speed() -> usize {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/train/fully_shard.py");
-    let this = std::env::current_exe().expect("this program");
+    println!("{:<47} {:>15} {:>15}", "float32; forward, backward and step", "tokens/s", "peak MiB");
+    println!("{:<47} {:>7} {:>7} {:>7} {:>7}", "", "ours", "peer", "ours", "peer");
+    let mut missed = 0;
     for size in &SIZES {
-        if !parts.is_empty() && !parts.contains(&size.name) {
-            continue;
-        }
-        let model = dir.path().join(size.name);
-        let config = Config::parse(size.config).expect("a valid configuration");
-        let vocabulary = config.vocab_size as u32;
-        Decoder::random(config, 0).save(&model).expect("room for a model");
-        let tokens = (0..size.rows as u32)
-            .map(|row| {
-                (0..=size.tokens as u32)
-                    .map(|n| (row * 7919 + n).wrapping_mul(2_654_435_761) % vocabulary)
-                    .collect()
-            })
-            .collect();
-        for ranks in [1, 2] {
-            for recompute in [false] {
-                let work = Work {
-                    tokens: Clone::clone(&tokens),
-                    recompute,
-                    lr: 1e-4,
-                    weight_decay: 0.1,
-                    max_grad_norm: 1.0,
-                };
-                let mut ours = Side::start(ranks, &[&this, Path::new("rank")], &model, &work);
-                let mut theirs = Side::start(ranks, &[python, &script], &model, &work);
-                let first = [ours.step(1), theirs.step(1)];
-                println!("loss {} {}", first[0].loss, first[1].loss);
-                let (mut a, mut b) = (Vec::new(), Vec::new());
-                for _ in 0..size.turns {
-                    a.push(ours.step(size.steps).seconds);
-                    b.push(theirs.step(size.steps).seconds);
+        let (config, model) = write(size.config, dir.path());
+        for (ranks, recompute) in [(1, false), (2, false), (2, true)] {
+            let work = Work::new((size.rows, size.tokens), config.vocab_size, recompute);
+            let peer = Side::start(ranks, (&[Path::new("python3"), &script], &[]), &model, &work);
+            let mut sides = [ours(ranks, &[], &model, &work), peer];
+            let first = sides.each_mut().map(|side| side.step(1).loss);
+            assert!((first[0] / first[1] - 1.0).abs() < 1e-4, "the losses are {first:?}: not the same model");
+            let mut times = [Vec::new(), Vec::new()];
+            for _ in 0..size.turns {
+                for (side, times) in sides.iter_mut().zip(&mut times) {
+                    times.push(side.step(1).seconds);
                 }
-                let (ours, theirs) = (ours.end(), theirs.end());
-                println!(
-                    "{} {ranks} ranks: ours {:.3} theirs {:.3} ratio {:.3}",
-                    size.name,
-                    median(&mut a),
-                    median(&mut b),
-                    median(&mut b) / median(&mut a)
-                );
-                println!("  {a:.2?} {b:.2?}");
-                println!("  ours {ours:?}\n  theirs {theirs:?}");
             }
+            let tokens = (size.rows * size.tokens) as f64;
+            let [a, b] = times.map(|mut times| {
+                times.sort_by(f64::total_cmp);
+                tokens / times[times.len() / 2]
+            });
+            let above = |end: &End| (end.peak - end.base) as f64 / f64::from(1 << 20);
+            let [m, n] = sides.map(|side| side.end().iter().map(above).fold(0.0, f64::max));
+            let how = if recompute { ", layers computed again" } else { "" };
+            let plural = if ranks > 1 { "s" } else { "" };
+            println!("{}, {ranks} rank{plural}{how}", size.name);
+            println!("{:<47} {a:>7.0} {b:>7.0} {m:>7.0} {n:>7.0}", "");
+            missed += report("times as fast, aim 1.3", a / b, a >= b, 1.0);
+            missed += report("times the memory above the program's own", m / n, m <= n, 1.0);
         }
     }
+    missed
 }
 
-fn median(times: &mut [f64]) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
+/// Prints one line, and counts a limit that is missed.
+fn report(what: &str, measured: f64, is_met: bool, limit: f64) -> usize {
+    let verdict = if is_met { "ok" } else { "MISSED" };
+    println!("    {what:<43} {measured:>7.2}   limit {limit:.2} {verdict}");
+    usize::from(!is_met)
 }

@@ -14,8 +14,13 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    /// Starts `size` ranks, which share the cores.
-    pub(crate) fn start(size: usize, program: &[&Path], model: &Path, work: &Work) -> Self {
+    /// Starts `size` ranks, which share the cores, with further variables in their environment.
+    pub(crate) fn start(
+        size: usize,
+        (program, further): (&[&Path], &[(&str, &str)]),
+        model: &Path,
+        work: &Work,
+    ) -> Self {
         let store = Store::serve("127.0.0.1", 0, Duration::from_secs(60)).expect("a port");
         let threads = std::thread::available_parallelism().map_or(1, |cores| (cores.get() / size).max(1));
         let work = serde_json::to_string(work).expect("JSON");
@@ -32,7 +37,11 @@ impl Side {
                 ("OMP_NUM_THREADS", threads.to_string()),
                 ("OMP_WAIT_POLICY", "passive".to_owned()),
             ];
-            command.envs(variables).stdin(Stdio::piped()).stdout(Stdio::piped());
+            command
+                .envs(variables)
+                .envs(further.iter().copied())
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped());
             let mut child = command.spawn().expect("a rank starts");
             let (input, output) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
             (child, input, BufReader::new(output).lines())

@@ -1,4 +1,4 @@
-//! What both sides are asked to do, and what they answer.
+//! What ranks of both sides are asked to do, and what they answer.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +13,17 @@ pub(crate) struct Work {
     pub(crate) max_grad_norm: f64,
 }
 
+impl Work {
+    /// Rows of so many tokens, not counting the first.
+    pub(crate) fn new((rows, tokens): (usize, usize), vocabulary: usize, recompute: bool) -> Self {
+        // Knuth's multiplicative hash: all over the vocabulary, and the same in every run.
+        let token = |n: usize| (n as u64 * 2_654_435_761 % (1 << 32) % vocabulary as u64) as u32;
+        let row = |row: usize| (0..=tokens).map(|n| token(7919 * row + n)).collect();
+        let tokens = (0..rows).map(row).collect();
+        Self { tokens, recompute, lr: 1e-4, weight_decay: 0.1, max_grad_norm: 1.0 }
+    }
+}
+
 /// To a line with a number of steps.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Answer {
@@ -20,11 +31,16 @@ pub(crate) struct Answer {
     pub(crate) loss: f64,
 }
 
-/// To the end of the input: resident bytes before the model was loaded, and at most in the steps.
+/// To the end of the input.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct End {
+    /// Resident bytes before the model was loaded.
     pub(crate) base: u64,
+    /// Resident bytes at most; of the peer, in the steps.
     pub(crate) peak: u64,
+    /// Bytes sent in gathers and in scatters: by our rank 0.
+    #[serde(default)]
+    pub(crate) sent: [u64; 2],
 }
 
 /// A field of this process's status, in bytes.

@@ -223,6 +223,23 @@ mod tests {
         assert!(close(&parts.concat()), "{parts:?} {expected:?}");
     }
 
+    /// Each rank's rows go to the rank that puts the matrix together, and their update comes back.
+    #[test]
+    fn a_matrix_is_sent_there_and_back() {
+        // Of 3 rows on 2 ranks the first has 2. Rank 0 puts together matrices 0 and 2, rank 1 puts together 1.
+        let sent = ranks(2, |group| {
+            let of_rank = |p: Parameter| {
+                let own = extent(&p.shape, group.rank(), 2);
+                let rows = |tensor: &Tensor| tensor.narrow(0, own.start as i64, own.len() as i64).copy();
+                Parameter { value: rows(&p.value), gradient: rows(&p.gradient), ..p }
+            };
+            moved(made(3, false).into_iter().map(of_rank).collect(), Some(&group));
+            group.traffic().all_to_all
+        });
+        // Two steps; rows of 4 columns of 4 bytes. Rank 0 sends 2 rows of 1 there, and 1 row each of 0 and 2 back.
+        assert_eq!(sent, [2 * 4 * 4 * (2 + 2), 2 * 4 * 4 * (2 + 2)]);
+    }
+
     #[test]
     fn singular_values_come_near_one() {
         tch::manual_seed(4);

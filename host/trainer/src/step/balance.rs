@@ -11,10 +11,10 @@
 //! counts of the whole step are known. A first forward pass finds them, and the sum over ranks; then every
 //! micro-batch is differentiated by itself, and no product of sums depends on how the step was cut.
 
-use super::{Learner, Row, pass::MicroBatch};
+use super::{Learner, Row};
 use crate::error::TrainError;
 use crate::shards::sums;
-use molt_model::{Experts, Routed, Unit};
+use molt_model::{Experts, Routed};
 use tch::{Kind, Tensor};
 
 /// What the loss asks of the router in one step.
@@ -55,10 +55,11 @@ impl Load {
         let _ = self.counts.get(place).g_add_(&counts);
     }
 
-    /// The balance of so many tokens.
-    fn balance(&self, coefficient: f64, tokens: usize) -> Balance {
+    /// The balance of all that was taken in, where a token goes to so many experts.
+    fn balance(&self, coefficient: f64, per_token: usize) -> Balance {
         let [layers, count] = self.counts.size()[..] else { unreachable!("layers and experts") };
-        let tokens = tokens as f64;
+        let pairs = self.counts.get(0).sum(Kind::Double).double_value(&[]);
+        let tokens = (pairs / per_token as f64).max(1.0);
         let slopes = &self.counts * (count as f64 / tokens / tokens);
         let mean = (&slopes * &self.probabilities).sum(Kind::Double).double_value(&[]) / layers as f64;
         Balance { slopes: slopes * (coefficient / layers as f64), mean }
@@ -73,44 +74,27 @@ impl Balance {
 }
 
 impl Learner {
-    /// The balance of a step over `rows`, of so many tokens; none if nothing asks for it. Every rank calls it.
-    pub(super) fn balance(&self, rows: &[Row<'_>], tokens: usize) -> Result<Option<Balance>, TrainError> {
-        let Some(experts) = self.network.config().experts.as_ref() else { return Ok(None) };
-        if self.router_aux_coef == 0.0 || tokens == 0 {
+    /// The balance of a step over `rows`; none if nothing asks for it. Every rank calls it.
+    pub(super) fn balance(&self, rows: &[Row<'_>]) -> Result<Option<Balance>, TrainError> {
+        let config = self.network.config();
+        let Some(experts) = config.experts.as_ref().filter(|_| self.router_aux_coef > 0.0) else {
             return Ok(None);
-        }
+        };
         let load = Load::new(experts);
-        self.deal(rows, &mut |batch| self.route(batch, &load))?;
+        self.deal(rows, &mut |batch| {
+            let (head, _) = self.layers(batch, &mut |layer, routed| {
+                if let Some((place, batch)) = config.expert_layer(layer).zip(batch) {
+                    load.add(place as i64, &routed, &batch.real);
+                }
+            })?;
+            head.wait().map(drop)
+        })?;
         for part in [&load.counts, &load.probabilities] {
             let own = Vec::<f64>::try_from(part.flatten(0, -1)).expect("a vector of float64");
             let all = sums(self.shards.ranks(), &own)?;
             part.shallow_clone().copy_(&Tensor::from_slice(&all).view_as(part));
         }
-        Ok(Some(load.balance(self.router_aux_coef, tokens)))
-    }
-
-    /// A forward pass for what it adds to `load`.
-    fn route(&self, batch: Option<&MicroBatch>, load: &Load) -> Result<(), TrainError> {
-        let config = self.network.config();
-        let embedding = self.shards.gather(Unit::Embedding)?.wait()?;
-        let mut x = batch.map(|batch| tch::no_grad(|| self.network.embed(&embedding[0], &batch.ids)));
-        let rotation = batch.map(|batch| self.rotation(batch));
-        // What follows the last layer with experts is not needed.
-        let last = config.experts.as_ref().and_then(|experts| experts.layers.last().copied()).unwrap_or(0);
-        for layer in 0..=last {
-            let parameters = self.shards.gather(Unit::Layer(layer))?.wait()?;
-            let Some(((batch, rotation), input)) = batch.zip(rotation.as_ref()).zip(x.take()) else {
-                continue;
-            };
-            let recorded = self.recorded(batch, layer);
-            let (output, routed) =
-                tch::no_grad(|| self.network.layer(layer, &parameters, &input, rotation, recorded.as_ref()))?;
-            if let Some((place, routed)) = config.expert_layer(layer).zip(routed) {
-                load.add(place as i64, &routed, &batch.real);
-            }
-            x = Some(output);
-        }
-        Ok(())
+        Ok(Some(load.balance(self.router_aux_coef, experts.per_token)))
     }
 }
 
@@ -142,7 +126,7 @@ mod tests {
                 let load = Load::new(experts);
                 let mask = Tensor::arange(tokens, (Kind::Int64, tch::Device::Cpu)).lt(real);
                 load.add(0, &routed, &mask.to_kind(Kind::Float).view([1, tokens, 1]));
-                let mean = load.balance(0.5, real as usize).mean;
+                let mean = load.balance(0.5, per_token as usize).mean;
                 assert!((mean - expected).abs() < 1e-6, "{mean} for {expected}");
             }
         }

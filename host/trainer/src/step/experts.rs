@@ -274,6 +274,20 @@ fn with_replay_training_agrees_with_the_rollout_where_rounding_decides() {
 }
 
 #[test]
+fn frozen_routers_stay_and_all_else_learns() {
+    let segments: Vec<_> = (0..4).map(|n| segment(n, [3 + n, 9, n % 3, 9])).collect();
+    let optim = Optim { freeze: vec!["mlp.gate.".to_owned()], ..optim() };
+    let weights = double(true).into();
+    let mut learner = Learner::part(weights, None, &optim, 10, layout(60), 0.7).expect("in memory");
+    learner.router_aux_coef = 0.1;
+    learner.policy_step(&rows(&segments), &LOSS).expect("a step");
+    let before = double(true).into_parts().1;
+    for (name, after) in learner.parameters().expect("no ranks") {
+        assert_eq!(after.equal(&before[&name]), name.ends_with("mlp.gate.weight"), "{name}");
+    }
+}
+
+#[test]
 fn experts_that_the_model_does_not_have_are_refused() {
     let learner = alone(double(true), layout(64));
     for (width, experts) in [(4, [0, 1, 0, 5].repeat(6)), (3, vec![0; 18])] {

@@ -4,8 +4,8 @@ use super::pass::MicroBatch;
 use super::{Learner, Row, owned};
 use crate::error::TrainError;
 use crate::ranks::Order;
-use crate::shards::sums;
-use molt_model::Unit;
+use crate::shards::{Gathering, sums};
+use molt_model::{Routed, Unit};
 use tch::Kind;
 
 impl Learner {
@@ -27,6 +27,31 @@ impl Learner {
     /// One forward pass, in which every rank takes part also without a micro-batch.
     fn forward(&self, batch: Option<&MicroBatch>) -> Result<f64, TrainError> {
         let _no_grad = tch::no_grad_guard();
+        let (head, x) = self.layers(batch, &mut |_, _| ())?;
+        let mut parameters = head.wait()?;
+        if self.network.config().tie_word_embeddings {
+            parameters.extend(self.shards.gather(Unit::Embedding)?.wait()?);
+        }
+        let Some((hidden, batch)) = x.zip(batch) else { return Ok(0.0) };
+        let normed = self.network.norm(&parameters[0], &hidden.flatten(0, 1).index_select(0, &batch.places));
+        let chunk = self.layout.logit_rows as i64;
+        let parts = normed.split(chunk, 0).into_iter().zip(batch.labels.split(chunk, 0));
+        let of = |(normed, labels): (tch::Tensor, tch::Tensor)| {
+            let logits = self.network.logits(&parameters[1], &normed) / self.temperature;
+            let logprobs = logits.log_softmax(-1, None).gather(1, &labels, false);
+            -logprobs.sum(Kind::Double).double_value(&[])
+        };
+        Ok(parts.map(of).sum())
+    }
+
+    /// The hidden states `[B, T, d]` after the last layer, without a graph; `seen` gets how every layer with experts
+    /// routed them. The head is on its way.
+    pub(super) fn layers(
+        &self,
+        batch: Option<&MicroBatch>,
+        seen: &mut impl FnMut(usize, Routed),
+    ) -> Result<(Gathering<'_>, Option<tch::Tensor>), TrainError> {
+        let _no_grad = tch::no_grad_guard();
         let layers = self.network.config().num_hidden_layers;
         let rotation = batch.map(|batch| self.rotation(batch));
         let run = batch.zip(rotation.as_ref());
@@ -38,24 +63,17 @@ impl Learner {
             let parameters = next.wait()?;
             next =
                 self.shards.gather(if layer + 1 < layers { Unit::Layer(layer + 1) } else { Unit::Head })?;
-            if let Some((input, (_, rotation))) = x.take().zip(run) {
-                x = Some(self.network.layer(layer, &parameters, &input, rotation, None)?.0);
+            if let Some((input, (batch, rotation))) = x.take().zip(run) {
+                let recorded = self.recorded(batch, layer);
+                let (output, routed) =
+                    self.network.layer(layer, &parameters, &input, rotation, recorded.as_ref())?;
+                if let Some(routed) = routed {
+                    seen(layer, routed);
+                }
+                x = Some(output);
             }
         }
-        let mut parameters = next.wait()?;
-        if self.network.config().tie_word_embeddings {
-            parameters.extend(self.shards.gather(Unit::Embedding)?.wait()?);
-        }
-        let Some((hidden, batch)) = x.zip(batch) else { return Ok(0.0) };
-        let normed = self.network.norm(&parameters[0], &hidden.flatten(0, 1).index_select(0, &batch.places));
-        let chunk = (self.layout.max_logits / self.network.config().vocab_size).max(1) as i64;
-        let parts = normed.split(chunk, 0).into_iter().zip(batch.labels.split(chunk, 0));
-        let of = |(normed, labels): (tch::Tensor, tch::Tensor)| {
-            let logits = self.network.logits(&parameters[1], &normed) / self.temperature;
-            let logprobs = logits.log_softmax(-1, None).gather(1, &labels, false);
-            -logprobs.sum(Kind::Double).double_value(&[])
-        };
-        Ok(parts.map(of).sum())
+        Ok((next, x))
     }
 }
 
@@ -83,7 +101,7 @@ mod tests {
         let (mean, _) = one.supervised_step(&rows).expect("a step");
         assert!((sum / tokens as f64 - mean).abs() <= 1e-12 * mean, "{sum} is not {tokens} times {mean}");
         for size in [2, 3] {
-            let layout = Layout { max_logits: 100, ..layout(25) };
+            let layout = Layout { logit_rows: 2, ..layout(25) };
             for own in ranks(size, |group| together(group, Kind::Double, layout).loss(&rows).expect("a loss"))
             {
                 assert!((own - sum).abs() <= 1e-12 * sum, "{own} is not {sum}");

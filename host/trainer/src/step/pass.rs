@@ -53,10 +53,10 @@ impl Learner {
         rows: &[Row<'_>],
         mut loss: impl FnMut(&[Target], &Tensor) -> Tensor,
     ) -> Result<f64, TrainError> {
-        self.shards.zero_grad();
-        let tokens = rows.iter().filter_map(|row| row.targets.last()).sum();
-        let balance = self.balance(rows, tokens)?;
+        let balance = self.balance(rows)?;
+        self.shards.begin_gradient();
         self.deal(rows, &mut |batch| self.pass(batch, balance.as_ref(), &mut loss))?;
+        self.shards.end_gradient();
         Ok(balance.map_or(0.0, |balance| balance.mean))
     }
 
@@ -138,7 +138,7 @@ impl Learner {
         }
 
         let mut scatters = Scatters { shards: &self.shards, last: None };
-        let mut g = self.head(next, x.zip(batch), &mut scatters, loss)?;
+        let (mut g, by_head) = self.head(next, x.zip(batch), &mut scatters, loss)?.unzip();
 
         let again = |layer: Option<usize>| {
             layer
@@ -177,9 +177,14 @@ impl Learner {
             };
             scatters.start(Unit::Layer(layer), &gradients)?;
         }
-        let embedding = run.zip(g).filter(|_| learns(Unit::Embedding)).map(|((batch, _), gradient)| {
-            let vocabulary = self.network.config().vocab_size as i64;
-            Tensor::embedding_dense_backward(&gradient, &batch.ids, vocabulary, -1, false)
+        // A tied embedding has both gradients in one tensor, which is sent once.
+        let learnt = run.zip(g).filter(|_| learns(Unit::Embedding));
+        let embedding = learnt.map(|((batch, _), gradient)| match by_head.flatten() {
+            Some(mut sum) => sum.index_add_(0, &batch.ids.flatten(0, -1), &gradient.flatten(0, 1)),
+            None => {
+                let vocabulary = self.network.config().vocab_size as i64;
+                Tensor::embedding_dense_backward(&gradient, &batch.ids, vocabulary, -1, false)
+            }
         });
         scatters.start(Unit::Embedding, &[embedding])?;
         scatters.finish()
@@ -195,7 +200,7 @@ impl Learner {
         self.network.config().experts.as_ref()?.of_layer(batch.recorded.as_ref()?, layer)
     }
 
-    /// A layer's parameters and what it makes, with the graph between; `input` and what is trained become leaves of it.
+    /// A layer over a new graph, of which `input` and what is trained become leaves.
     fn graph(
         &self,
         layer: usize,
@@ -216,40 +221,38 @@ impl Learner {
         parameters.into_iter().zip(self.shards.trained(unit)).map(of).collect()
     }
 
-    /// Last norm, logits and loss of the hidden states `[B, T, d]`. Gives back the gradient by them.
+    /// Last norm, logits and loss of the hidden states `[B, T, d]`. Gives back the gradient by them, and that by
+    /// the head if it is the embedding.
     fn head<'s>(
         &'s self,
         unit: Gathering<'s>,
         batch: Option<(Tensor, &MicroBatch)>,
         scatters: &mut Scatters<'s>,
         loss: &mut impl FnMut(&[Target], &Tensor) -> Tensor,
-    ) -> Result<Option<Tensor>, TrainError> {
+    ) -> Result<Option<(Tensor, Option<Tensor>)>, TrainError> {
         let is_tied = self.network.config().tie_word_embeddings;
         let mut parameters = self.leaves(Unit::Head, unit.wait()?);
         if is_tied {
             let embedding = self.shards.gather(Unit::Embedding)?.wait()?;
             parameters.extend(self.leaves(Unit::Embedding, embedding));
         }
-        let (mut gradients, mut gradient) = (vec![None, None], None);
-        if let Some((hidden, batch)) = batch {
-            let flat = hidden.flatten(0, 1);
-            let [norm, head] = [&parameters[0], &parameters[1]];
-            let input = leaf(&flat.index_select(0, &batch.places));
-            let normed = self.network.norm(norm, &input);
-            let (by_normed, by_head) = self.logits(&normed.detach(), head, batch, loss)?;
-            let mut found = partial(&[&normed], &[&input, norm], &[&by_normed])?;
-            gradients = vec![found.pop().flatten(), by_head];
-            let by_input = found.pop().flatten().unwrap_or_else(|| input.zeros_like());
-            let g = flat.zeros_like().index_copy(0, &batch.places, &by_input);
-            gradient = Some(g.view(hidden.size().as_slice()));
-        }
+        let Some((hidden, batch)) = batch else {
+            scatters.start(Unit::Head, &[])?;
+            return Ok(None);
+        };
+        let flat = hidden.flatten(0, 1);
+        let [norm, head] = [&parameters[0], &parameters[1]];
+        let input = leaf(&flat.index_select(0, &batch.places));
+        let normed = self.network.norm(norm, &input);
+        let (by_normed, mut by_head) = self.logits(&normed.detach(), head, batch, loss)?;
+        let mut found = partial(&[&normed], &[&input, norm], &[&by_normed])?;
         drop(parameters);
-        let head = if is_tied { gradients.pop().flatten() } else { None };
-        scatters.start(Unit::Head, &gradients)?;
-        if is_tied {
-            scatters.start(Unit::Embedding, &[head])?;
-        }
-        Ok(gradient)
+        let by_norm = found.pop().flatten();
+        let by_input = found.pop().flatten().unwrap_or_else(|| input.zeros_like());
+        let by_embedding = if is_tied { by_head.take() } else { None };
+        scatters.start(Unit::Head, &[by_norm, by_head])?;
+        let g = flat.zeros_like().index_copy(0, &batch.places, &by_input).view(hidden.size().as_slice());
+        Ok(Some((g, by_embedding)))
     }
 
     /// The gradients of the loss by the normed states `[n, d]` of the targets and by the head.
@@ -263,7 +266,7 @@ impl Learner {
         batch: &MicroBatch,
         loss: &mut impl FnMut(&[Target], &Tensor) -> Tensor,
     ) -> Result<(Tensor, Option<Tensor>), TrainError> {
-        let chunk = (self.layout.max_logits / self.network.config().vocab_size).max(1);
+        let chunk = self.layout.logit_rows;
         // None of the targets may be in this rank's part of the tokens.
         let (mut parts, mut by_head) = (vec![normed.narrow(0, 0, 0)], None);
         for start in (0..batch.targets.len()).step_by(chunk) {
@@ -350,9 +353,9 @@ struct Scatters<'s> {
 
 impl Scatters<'_> {
     fn start(&mut self, unit: Unit, gradients: &[Option<Tensor>]) -> Result<(), TrainError> {
-        let next = self.shards.scatter(unit, gradients)?;
+        // One at a time: what two send would be in memory together.
         self.last.take().map_or(Ok(()), Scattering::wait)?;
-        self.last = next;
+        self.last = self.shards.scatter(unit, gradients)?;
         Ok(())
     }
 
@@ -366,7 +369,7 @@ fn leaf(tensor: &Tensor) -> Tensor {
     tensor.detach().set_requires_grad(true)
 }
 
-/// The gradients of the sum of `outputs · gradients` by those of `inputs` that are leaves of their graph.
+/// The gradients of `Σ outputs[i] · gradients[i]` by those of `inputs` that are leaves of its graph.
 fn partial(
     outputs: &[&Tensor],
     inputs: &[&Tensor],

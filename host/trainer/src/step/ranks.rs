@@ -124,7 +124,7 @@ proptest! {
         let found = ranks(size, |group| {
             let mut learner = part(double(), group, &freeze(patterns), layout);
             learner.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
-            let difference = relative_difference(&gradient(&learner), &own(&learner, model("0.3", learner.config().tie_word_embeddings), &whole));
+            let difference = relative_difference(&gradient(&learner), &own(&learner, double(), &whole));
             let update = learner.update().expect("a step");
             (difference, update.grad_norm, learner.parameters().expect("all ranks are here"))
         });
@@ -180,10 +180,31 @@ fn twenty_steps_of(start: impl Fn() -> Weights + Sync, optim: &Optim) {
     }
 }
 
+/// Together the ranks have what the files have, and each only its rows.
+#[test]
+fn every_rank_reads_its_rows_of_the_files() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let expected = decoder("0.3");
+    expected.save(dir.path()).expect("room for a model");
+    for size in [1, 2, 3, 5] {
+        let found = ranks(size, |group| {
+            let weights = Weights::open(dir.path()).expect("the model");
+            let mut learner =
+                Learner::part(weights, Some(group.into()), &optim(), 1, layout(64), 1.0).expect("its rows");
+            let held =
+                learner.shards.parameters(&learner.network).iter().map(|p| p.value.numel()).sum::<usize>();
+            (held, flat(&learner.parameters().expect("all ranks are here")))
+        });
+        let whole = flat(&expected.parameters());
+        assert!(found.iter().all(|(_, own)| *own == whole), "{size} ranks");
+        assert_eq!(found.iter().map(|(held, _)| held).sum::<usize>(), whole.len());
+    }
+}
+
 /// What a step sends, by the formula: each forward pass gathers every unit once, a layer that is computed again
-/// once more, and each backward pass scatters it once; a tied embedding is gathered and scattered twice. Each
-/// gather sends `(n - 1)` times a rank's own part. What is frozen is not scattered, and a layer that has nothing
-/// trained at or below it is not computed again.
+/// once more, a tied embedding for the logits too; each backward pass scatters every unit once. Each gather sends
+/// `(n - 1)` times a rank's own part. What is frozen is not scattered, and a layer that has nothing trained at or
+/// below it is not computed again.
 #[test]
 fn a_step_sends_what_the_formula_says() {
     let segments: Vec<_> = (0..5).map(|n| segment(n, [4, 5, 0, 0])).collect();
@@ -213,12 +234,51 @@ fn a_step_sends_what_the_formula_says() {
         let lowest = if frozen.is_empty() { 0 } else { 1 };
         let again: u64 =
             (lowest..layers - keep_layers).map(|layer| part(Unit::Layer(layer), &|_| true)).sum();
-        let units = || network.units().into_iter().chain([Unit::Embedding]);
-        let once: u64 = units().map(|unit| part(unit, &|_| true)).sum();
-        let scattered: u64 = units().map(|unit| part(unit, &|name| !is_frozen(name))).sum();
+        let gathered = network.units().into_iter().chain([Unit::Embedding]);
+        let once: u64 = gathered.map(|unit| part(unit, &|_| true)).sum();
+        let scattered: u64 =
+            network.units().into_iter().map(|unit| part(unit, &|name| !is_frozen(name))).sum();
         for traffic in traffic {
             assert_eq!(traffic.all_gather, passes * others * (once + again));
             assert_eq!(traffic.reduce_scatter, passes * others * scattered);
+        }
+    }
+}
+
+/// A checkpoint of two ranks goes on with one and with three, whatever is trained and how.
+#[test]
+fn a_checkpoint_holds_what_is_trained_and_how() {
+    let segments: Vec<_> = (0..5).map(|n| segment(n, [3 + n, 4, n % 3, 5])).collect();
+    let steps = |learner: &mut Learner, count| {
+        for _ in 0..count {
+            learner.policy_step(&rows(&segments), &LOSS).expect("a step");
+        }
+    };
+    let plain = || Weights::from(decoder("0.3"));
+    let cases: [(&(dyn Fn() -> Weights + Sync), Optim); 3] = [
+        (&plain, Optim { kind: OptimKind::Muon, ..optim() }),
+        (&plain, freeze(&["embed_tokens", "layers.0.", "norm"])),
+        (&adapted, optim()),
+    ];
+    for (start, optim) in cases {
+        let mut whole = Learner::part(start(), None, &optim, 20, layout(40), 0.7).expect("settings that fit");
+        steps(&mut whole, 5);
+        let expected = flat(&whole.parameters().expect("nobody is lost"));
+        let dir = tempfile::tempdir().expect("a directory");
+        ranks(2, |group| {
+            let mut learner = part(start(), group, &optim, layout(40));
+            steps(&mut learner, 3);
+            learner.save(dir.path()).expect("a part");
+        });
+        for size in [1, 3] {
+            let found = ranks(size, |group| {
+                let mut learner = part(start(), group, &optim, layout(40));
+                learner.restore(dir.path(), crate::mesh::Mesh::of(2), 3).expect("the parts");
+                steps(&mut learner, 2);
+                flat(&learner.parameters().expect("all ranks are here"))
+            });
+            let difference = relative_difference(&found[0], &expected);
+            assert!(difference <= 1e-5, "{size} ranks, {optim:?}: {difference:e}");
         }
     }
 }
