@@ -232,10 +232,30 @@ fn a_damaged_checkpoint_is_skipped_for_the_one_before() {
     let named = sft(&dir.path().join("named"), &["--ckpt.load", path(&of(4))]).output().unwrap();
     refused(&named, &["step-000004 cannot be used", "part-0-of-1.safetensors is damaged"]);
 
+    // That none can be used is no reason to forget what the run has learnt.
+    let none = dir.path().join("none");
+    done(&sft(&none, &["--sft.max_steps", "1", "--ckpt.every", "1"]).output().unwrap());
+    fs::write(none.join("checkpoints/step-000001/state"), "?").unwrap();
+    let output = sft(&none, &in_place(&none)).output().unwrap();
+    refused(&output, &["state is damaged", "no checkpoint that can be used"]);
+    assert_eq!(learnt(&none).len(), 1);
+
+    // Later ones that cannot be used are not kept in place of the one that the run goes on from.
+    let short =
+        sft(&broken, &["--sft.max_steps", "3", "--ckpt.keep", "1"]).args(in_place(&broken)).output().unwrap();
+    assert!(done(&short).contains("resume    after step 2"));
+    assert_eq!(checkpoints(&broken), ["step-000003"]);
+    done(
+        &sft(&broken, &["--sft.max_steps", "4", "--ckpt.keep", "3"])
+            .args(in_place(&broken))
+            .output()
+            .unwrap(),
+    );
+    fs::write(of(4).join("state"), "?").unwrap();
+
     let said = done(&sft(&broken, &in_place(&broken)).output().unwrap());
-    assert!(said.contains("step-000004: part-0-of-1.safetensors is damaged"), "{said}");
-    assert!(said.contains("step-000003: state is damaged"), "{said}");
-    assert!(said.contains("resume    after step 2"), "{said}");
+    assert!(said.contains("step-000004: state is damaged"), "{said}");
+    assert!(said.contains("resume    after step 3"), "{said}");
     assert!(weights(&broken) == weights(&whole), "the weights differ");
     assert_eq!(checkpoints(&broken), ["step-000005", "step-000006"]);
 }

@@ -54,7 +54,7 @@ pub(crate) struct Follower<'a, S> {
     pub(crate) optim: &'a Optim,
     /// With the seed of the run.
     pub(crate) lora: (&'a Lora, u64),
-    pub(crate) micro_batch_tokens: usize,
+    pub(crate) max_tokens_per_rank: usize,
     pub(crate) temperature: f64,
     pub(crate) loss: Option<PolicyLoss>,
 }
@@ -67,7 +67,7 @@ impl<S: Settings> Follower<'_, S> {
         let (lora, seed) = self.lora;
         let weights = model.policy(self.optim, lora, seed)?;
         let ranks = join(env, self.fsdp, self.settings, &weights)?;
-        let layout = Layout::new(self.micro_batch_tokens, self.fsdp);
+        let layout = Layout::new(self.max_tokens_per_rank, self.fsdp);
         Learner::follow(weights, ranks, self.optim, layout, self.temperature, self.loss.as_ref())
             .or_failed(format!("{env} cannot go on"), "look at what the other ranks say")
     }

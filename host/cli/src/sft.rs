@@ -21,7 +21,7 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
             fsdp: &settings.fsdp,
             optim: &settings.optim,
             lora: (&settings.lora, settings.run.seed),
-            micro_batch_tokens: settings.sft.micro_batch_tokens,
+            max_tokens_per_rank: settings.sft.max_tokens_per_rank,
             temperature: 1.0,
             loss: None,
         };
@@ -38,13 +38,14 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
     let held_out = settings.eval.conversations.as_deref().map(read).transpose();
     let held_out = held_out.or_user("eval.conversations cannot be used", help)?;
     let weights = model.policy(&settings.optim, &settings.lora, settings.run.seed)?;
-    let ranks = ranks::others(rank.as_ref(), &settings.fsdp, &settings, &weights)?;
 
     let components = json!({ "molt": env!("CARGO_PKG_VERSION"), "plugins": [] });
     let data: Vec<&Path> = settings.data.conversations.iter().map(PathBuf::as_path).collect();
     let identity = Identity::new("sft", &data, components.clone(), wiring::toml(&settings)?)
         .or_user("the data cannot be read", "look at data.conversations")?;
-    let from = wiring::from(&settings.ckpt, &path, identity, &settings)?;
+    let identity = wiring::frozen(identity, (&settings.optim, &settings.lora), &weights)?;
+    let from = wiring::from(&settings.ckpt, &path, identity, &settings, weights.shapes())?;
+    let ranks = ranks::others(rank.as_ref(), &settings.fsdp, &settings, &weights)?;
     let parts = (&components, None);
     let mut run_dir = wiring::record(&path, "sft", &settings, parts, Some((&settings.ckpt, &from)))?;
     eprintln!("model     {}", model.describe());

@@ -35,7 +35,7 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
             fsdp: &settings.fsdp,
             optim: &settings.optim,
             lora: (&settings.lora, settings.run.seed),
-            micro_batch_tokens: settings.train.micro_batch_tokens,
+            max_tokens_per_rank: settings.train.max_tokens_per_rank,
             temperature: settings.rollout.temperature,
             loss: Some(PolicyLoss::from(&settings.algo)),
         };
@@ -67,13 +67,14 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
     let eval_turn = wiring::eval_turn(&settings.eval, &settings.agent, &model)?;
     let (weights, copy) =
         (model.policy(&settings.optim, &settings.lora, settings.run.seed)?, model.weights()?);
-    let ranks = ranks::others(rank.as_ref(), &settings.fsdp, &settings, &weights)?;
 
     let components = plugins.components();
     let data = [&*settings.data.prompts];
     let identity = Identity::new("train", &data, components.clone(), wiring::toml(&settings)?)
         .or_user("the data cannot be read", "look at data.prompts")?;
-    let from = wiring::from(&settings.ckpt, &path, identity, &settings)?;
+    let identity = wiring::frozen(identity, (&settings.optim, &settings.lora), &weights)?;
+    let from = wiring::from(&settings.ckpt, &path, identity, &settings, weights.shapes())?;
+    let ranks = ranks::others(rank.as_ref(), &settings.fsdp, &settings, &weights)?;
     let parts = (&components, Some(&*plugins.lock()?));
     let mut run_dir = wiring::record(&path, "train", &settings, parts, Some((&settings.ckpt, &from)))?;
     eprintln!("model     {}", model.describe());

@@ -3,7 +3,7 @@
 mod begin;
 mod plugins;
 
-pub(crate) use begin::{from, record, run_dir, toml};
+pub(crate) use begin::{from, frozen, record, run_dir, toml};
 pub(crate) use plugins::Plugins;
 
 use crate::stop::{OrStop, Stop};

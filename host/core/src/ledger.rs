@@ -152,7 +152,8 @@ impl Ledger {
             let due = |u: u64| u <= update;
             let waiting = self.finished.iter().filter(|(_, u)| due(*u));
             let total = waiting.clone().count() + self.running.values().filter(|u| due(**u)).count();
-            let must = total.saturating_sub(later.saturating_mul(self.batch_size));
+            // With a shorter queue than before an interruption more may be due than a batch holds.
+            let must = total.saturating_sub(later.saturating_mul(self.batch_size)).min(self.batch_size);
             for (id, _) in waiting {
                 if batch.len() >= must {
                     break;

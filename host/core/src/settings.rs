@@ -297,8 +297,9 @@ pub struct Train {
     pub async_queue_size: usize,
     /// Optimiser steps that each batch is split into.
     pub steps_per_batch: usize,
-    /// Tokens of one forward and backward at most, padding included. Changes memory and speed, not the update.
-    pub micro_batch_tokens: usize,
+    /// Tokens of one forward and backward of a rank at most, padding included. Rows are dealt so that ranks have about as
+    /// many at a time. Changes memory and speed, not the update.
+    pub max_tokens_per_rank: usize,
     /// Stop after this many batches. Unset: when the data ends.
     pub max_steps: Option<u64>,
     /// The run stops when a token sampled by the weights being trained has a log-probability that differs
@@ -319,7 +320,7 @@ impl Default for Train {
             sync: false,
             async_queue_size: 1,
             steps_per_batch: 1,
-            micro_batch_tokens: 8192,
+            max_tokens_per_rank: 8192,
             max_steps: None,
             max_logprob_gap: 1e-2,
             replay_routing: false,

@@ -12,6 +12,7 @@ use molt_core::settings::{self, Ckpt};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -32,6 +33,8 @@ pub struct Identity {
     pub command: String,
     /// The digest of what it is trained on.
     pub data: String,
+    /// The fingerprint of the weights, if some of them are not trained, and so in no checkpoint.
+    pub frozen: Option<String>,
     /// What plugins it has.
     pub components: Value,
     /// Its resolved settings, in TOML.
@@ -54,7 +57,15 @@ impl Identity {
         };
         let data: Vec<String> =
             data.iter().map(|path| Ok(hexadecimal(&of(path)?))).collect::<Result<_, TrainError>>()?;
-        Ok(Self { command: command.to_owned(), data: data.join(" "), components, settings })
+        Ok(Self { command: command.to_owned(), data: data.join(" "), frozen: None, components, settings })
+    }
+}
+
+impl Identity {
+    /// Of a run that trains a part of weights with this fingerprint.
+    #[must_use]
+    pub fn over(self, fingerprint: &str) -> Self {
+        Self { frozen: Some(hexadecimal(&Sha256::digest(fingerprint))), ..self }
     }
 }
 
@@ -130,6 +141,9 @@ impl Checkpoint {
                 manifest.format
             ));
         }
+        if !manifest.mesh.divides() {
+            return Err(format!("{MANIFEST} is damaged: its ranks do not divide"));
+        }
         let parts = (0..manifest.mesh.ranks).map(|rank| file_name(rank, manifest.mesh.ranks));
         for name in parts.chain([STATE.to_owned()]) {
             let expected =
@@ -151,6 +165,19 @@ impl Checkpoint {
         self.manifest.step
     }
 
+    /// Whether a model with parameters of these shapes can go on from it.
+    ///
+    /// # Errors
+    /// The first parameter that it holds and the model has not.
+    pub fn fits(&self, shapes: &BTreeMap<String, Vec<i64>>) -> Result<(), TrainError> {
+        let other = self.manifest.parameters.iter().find(|(name, shape)| shapes.get(*name) != Some(shape));
+        other.map_or(Ok(()), |(name, had)| {
+            let has = shapes.get(name).map_or("not there".to_owned(), |shape| format!("{shape:?}"));
+            let reason = format!("of another model: {name} was {had:?} and is {has}");
+            Err(TrainError::Checkpoint { path: self.dir.clone(), reason })
+        })
+    }
+
     /// What was other in the run that wrote it, for people.
     ///
     /// # Errors
@@ -169,6 +196,11 @@ impl Checkpoint {
             return Err(refused(
                 "the data has changed since, so it is not known what was trained".to_owned(),
             ));
+        }
+        if before.frozen != now.frozen {
+            let reason =
+                "the weights that are not trained are others: go on with the model.path that it began with";
+            return Err(refused(reason.to_owned()));
         }
         let changes = settings::changes(settings, &before.settings)
             .map_err(|error| refused(format!("its settings are damaged: {error}")))?;
@@ -323,7 +355,11 @@ impl<'a> Checkpoints<'a> {
                 let _ = remove(&entry.path());
             }
         }
-        let Ok(mut all) = list(&self.dir) else { return };
+        let Ok(all) = list(&self.dir) else { return };
+        // Later ones are of steps that this run did not go on from, such as one that was damaged.
+        let (mut all, abandoned): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|(step, _)| *step <= self.last);
+        abandoned.iter().for_each(|(_, dir)| drop(remove(dir)));
         let newest = all.pop();
         let limit = self.settings.keep_gib.map(|gib| (gib * (1_u64 << 30) as f64) as u64);
         let mut left: Vec<u64> = all.iter().chain(&newest).map(|(_, dir)| size(dir)).collect();

@@ -31,7 +31,7 @@ pub enum TrainError {
     )]
     NeedsGroup { estimator: String, samples: u32 },
     #[error(
-        "libtorch gave up: {0}; if memory ran out, lower train.micro_batch_tokens or sft.micro_batch_tokens"
+        "libtorch gave up: {0}; if memory ran out, lower train.max_tokens_per_rank or sft.max_tokens_per_rank"
     )]
     Tensors(String),
     #[error(

@@ -24,6 +24,15 @@ pub(crate) struct Mesh {
     pub(crate) expert: usize,
 }
 
+impl Mesh {
+    /// Whether the numbers are those of a mesh: one that a file says need not be.
+    pub(crate) fn divides(&self) -> bool {
+        let Self { ranks, tensor, context, expert } = *self;
+        let team = tensor.saturating_mul(context);
+        ranks > 0 && team > 0 && expert > 0 && ranks.is_multiple_of(team) && ranks.is_multiple_of(expert)
+    }
+}
+
 fn one() -> usize {
     1
 }

@@ -14,6 +14,7 @@ use molt_core::trajectory::Segment;
 use molt_model::{Config, Weights};
 use molt_torch::{Group, Store};
 use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -52,9 +53,14 @@ pub(crate) enum Order {
 pub(crate) struct Orders {
     store: Store,
     next: u64,
+    /// In how many pieces each of the last orders was sent.
+    sent: VecDeque<usize>,
     rank: usize,
     size: usize,
 }
+
+/// Bytes of an order under one key: c10d's store closes a connection that sends more than 8 MiB at once.
+const PIECE: usize = 4 << 20;
 
 /// An order may be a day away, when the leader waits for slow rollouts.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
@@ -110,19 +116,31 @@ impl Ranks {
                 std::process::exit(1);
             },
         );
-        Ok(Self { groups, orders: Orders { store, next: 0, rank, size } })
+        Ok(Self { groups, orders: Orders::new(store, (rank, size)) })
     }
 }
 
 impl Orders {
+    fn new(store: Store, (rank, size): (usize, usize)) -> Self {
+        Self { store, next: 0, sent: VecDeque::new(), rank, size }
+    }
+
     /// Sends an order to all other ranks.
     pub(crate) fn send(&mut self, order: &Order) -> Result<(), TrainError> {
         let text = postcard::to_allocvec(order).map_err(|error| TrainError::Order(error.to_string()))?;
-        self.store.set(&key(self.next), &text)?;
+        let pieces: Vec<&[u8]> = text.chunks(PIECE).collect();
+        for (nth, piece) in pieces.iter().enumerate() {
+            self.store.set(&piece_key(self.next, nth), piece)?;
+        }
+        self.store.set(&key(self.next), &(pieces.len() as u64).to_le_bytes())?;
+        self.sent.push_back(pieces.len());
         // A collective of one of the two orders before shows that every rank has read the one before those: no more
         // than two in a row, `Begin` and `Balance`, are without.
         if let Some(done) = self.next.checked_sub(3) {
             self.store.delete(&key(done))?;
+            for nth in 0..self.sent.pop_front().unwrap_or(0) {
+                self.store.delete(&piece_key(done, nth))?;
+            }
         }
         self.next += 1;
         Ok(())
@@ -140,7 +158,13 @@ impl Orders {
 
     /// Waits for the next order.
     pub(crate) fn receive(&mut self) -> Result<Order, TrainError> {
-        let text = self.store.get(&key(self.next))?;
+        let count = self.store.get(&key(self.next))?;
+        let count = count.try_into().map(u64::from_le_bytes);
+        let count = count.map_err(|_| TrainError::Order("it has no number of pieces".to_owned()))?;
+        let mut text = Vec::new();
+        for nth in 0..count {
+            text.extend(self.store.get(&piece_key(self.next, nth as usize))?);
+        }
         self.next += 1;
         postcard::from_bytes(&text).map_err(|error| TrainError::Order(error.to_string()))
     }
@@ -148,4 +172,36 @@ impl Orders {
 
 fn key(number: u64) -> String {
     format!("order/{number}")
+}
+
+fn piece_key(number: u64, nth: usize) -> String {
+    format!("order/{number}/{nth}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_of_any_size_arrive_and_are_forgotten() {
+        let wait = Duration::from_secs(20);
+        let store = Store::serve("127.0.0.1", 0, wait).expect("a port");
+        let port = store.port();
+        let other = Store::connect("127.0.0.1", port, wait).expect("a store");
+        let mut leader = Orders::new(store, (0, 2));
+        let mut follower = Orders::new(other, (1, 2));
+        // Eleven megabytes, more than the store takes at once.
+        let row: Vec<Token> = (0..4_000_000).map(|n| n % 100_000).collect();
+        for passes in 0..4 {
+            leader.send(&Order::Supervised(vec![(row.clone(), vec![passes])])).expect("it is sent");
+            let Order::Supervised(rows) = follower.receive().expect("it arrives") else {
+                panic!("another order")
+            };
+            assert!(rows == [(row.clone(), vec![passes])]);
+        }
+        leader.store.set_timeout(Duration::from_millis(100));
+        for key in [key(0), piece_key(0, 0), piece_key(0, 2)] {
+            leader.store.get(&key).expect_err("it is forgotten");
+        }
+    }
 }

@@ -97,7 +97,7 @@ fn run<G: Generator>(
         ranks,
         &settings.optim,
         planned.saturating_mul(settings.train.steps_per_batch as u64),
-        Layout::new(settings.train.micro_batch_tokens, &settings.fsdp),
+        Layout::new(settings.train.max_tokens_per_rank, &settings.fsdp),
         settings.rollout.temperature,
     )?;
     learner.balance_experts(settings.moe.router_aux_coef)?;
@@ -210,13 +210,21 @@ fn run<G: Generator>(
         }
         summary.clock(started);
         if checkpoints.due(step, false) {
-            let state = State::of(summary, runtime.block_on(batches.position())?);
-            checkpoints.save(&mut learner, step, &state)?;
+            match runtime.block_on(batches.position()) {
+                Ok(position) => checkpoints.save(&mut learner, step, &State::of(summary, position))?,
+                Err(error) => {
+                    record_dropped(&batches.take_dropped(), summary, run_dir)?;
+                    save_model(&mut learner, &settings.model, &run_dir.path().join("model"))?;
+                    return Err(error.into());
+                }
+            }
         }
     }
     if checkpoints.due(summary.steps, true) {
-        let state = State::of(summary, runtime.block_on(batches.position())?);
-        checkpoints.save(&mut learner, summary.steps, &state)?;
+        // A pool that has failed by now has nothing to go on from, and the run ends anyway.
+        if let Ok(position) = runtime.block_on(batches.position()) {
+            checkpoints.save(&mut learner, summary.steps, &State::of(summary, position))?;
+        }
     }
     record_dropped(&batches.take_dropped(), summary, run_dir)?;
     drop(batches);
@@ -227,7 +235,8 @@ fn run<G: Generator>(
         run_dir.trajectories(step, &markdown(step, &groups))?;
     }
     save_model(&mut learner, &settings.model, &run_dir.path().join("model"))?;
-    let evaluated = settings.train.eval_every.is_some_and(|every| summary.steps.is_multiple_of(every));
+    let evaluated = settings.train.eval_every.is_some_and(|every| summary.steps.is_multiple_of(every))
+        && summary.held_out_accuracy_after.is_some();
     if end == End::Finished && !evaluated {
         summary.held_out_accuracy_after = eval(run_dir, summary.steps)?;
     }

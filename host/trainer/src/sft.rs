@@ -90,12 +90,20 @@ fn run(
         ranks,
         &settings.optim,
         planned,
-        Layout::new(sft.micro_batch_tokens, &settings.fsdp),
+        Layout::new(sft.max_tokens_per_rank, &settings.fsdp),
         1.0,
     )?;
     learner.balance_experts(settings.moe.router_aux_coef)?;
     if let Some(checkpoint) = &from.checkpoint {
+        let usable = (summary.rows, summary.skipped);
         *summary = checkpoint.restore(&mut learner)?;
+        if usable != (summary.rows, summary.skipped) {
+            let (now, before) = (usable.0, summary.rows);
+            let reason = format!(
+                "{before} conversations could be used, and now {now}: go on with the same chat template"
+            );
+            return Err(TrainError::Checkpoint { path: checkpoint.path().to_owned(), reason });
+        }
         summary.before_s = summary.wall_s;
     }
     let saved = (&settings.ckpt, &settings.model);

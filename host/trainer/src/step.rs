@@ -143,7 +143,7 @@ pub struct Learner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// Tokens of one forward and backward at most, padding included.
-    pub micro_batch_tokens: usize,
+    pub max_tokens_per_rank: usize,
     /// The last so many layers keep their parameters and graph for the backward pass; the others are gathered
     /// and computed again.
     pub keep_layers: usize,
@@ -153,9 +153,9 @@ pub struct Layout {
 
 impl Layout {
     /// Every layer keeps its graph unless `fsdp.keep_layers` says how many.
-    pub fn new(micro_batch_tokens: usize, fsdp: &Fsdp) -> Self {
+    pub fn new(max_tokens_per_rank: usize, fsdp: &Fsdp) -> Self {
         let keep_layers = fsdp.keep_layers.unwrap_or(usize::MAX);
-        Self { micro_batch_tokens, keep_layers, logit_rows: LOGIT_ROWS }
+        Self { max_tokens_per_rank, keep_layers, logit_rows: LOGIT_ROWS }
     }
 }
 

@@ -61,10 +61,10 @@ fn a_later_flag_wins() {
 fn flags_win_over_the_file() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let file = dir.path().join("run.toml");
-    fs::write(&file, "[train]\nasync_queue_size = 3\nmicro_batch_tokens = 5\n").expect("writes");
+    fs::write(&file, "[train]\nasync_queue_size = 3\nmax_tokens_per_rank = 5\n").expect("writes");
     let config = file.to_str().expect("UTF-8");
     let settings = train(&["--config", config, "--train.async_queue_size", "4"]);
-    assert_eq!((settings.train.async_queue_size, settings.train.micro_batch_tokens), (4, 5));
+    assert_eq!((settings.train.async_queue_size, settings.train.max_tokens_per_rank), (4, 5));
 }
 
 #[test]

@@ -2,10 +2,12 @@
 
 use crate::stop::{OrStop, Stop};
 use molt_core::settings::{self, Ckpt};
+use molt_model::Weights;
 use molt_observe::RunDir;
 use molt_sandbox::LOCK_FILE;
 use molt_trainer::checkpoint::{Checkpoint, Found, From, Identity};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use time::OffsetDateTime;
 use time::macros::format_description;
@@ -37,28 +39,43 @@ fn is_in_place(ckpt: &Ckpt, run_dir: &Path) -> bool {
         }
 }
 
+/// With the fingerprint of the weights if some of them are in no checkpoint.
+pub(crate) fn frozen(
+    identity: Identity,
+    (optim, lora): (&settings::Optim, &settings::Lora),
+    weights: &Weights,
+) -> Result<Identity, Stop> {
+    if optim.freeze.is_empty() && lora.rank.is_none() {
+        return Ok(identity);
+    }
+    let fingerprint = weights.fingerprint().or_user("the model cannot be read", "fetch its files again")?;
+    Ok(identity.over(&fingerprint))
+}
+
 /// Finds the checkpoint that the settings ask for, and says what is to be known of it.
 pub(crate) fn from(
     ckpt: &Ckpt,
     run_dir: &Path,
     identity: Identity,
     settings: &impl settings::Settings,
+    shapes: &BTreeMap<String, Vec<i64>>,
 ) -> Result<From, Stop> {
     let Some(load) = &ckpt.load else { return Ok(From { checkpoint: None, identity }) };
     let cannot = || format!("the run cannot go on from {}", load.display());
     let help = "ckpt.load names a run directory with checkpoints/ in it, or one of them";
     let Found { checkpoint, skipped } = Checkpoint::find(load).or_user(cannot(), help)?;
-    for (path, reason) in skipped {
+    for (path, reason) in &skipped {
         eprintln!("skipped   {}: {reason}", path.display());
     }
     match &checkpoint {
         Some(checkpoint) => {
             let help = "go on with the same data and settings, or leave out ckpt.load to begin anew";
+            checkpoint.fits(shapes).or_user(cannot(), "go on with the model that it is of")?;
             let differences = checkpoint.differences(&identity, settings).or_user(cannot(), help)?;
             eprintln!("resume    after step {}, from {}", checkpoint.step(), checkpoint.path().display());
             differences.iter().for_each(|line| eprintln!("changed   {line}"));
         }
-        None if is_in_place(ckpt, run_dir) => {
+        None if is_in_place(ckpt, run_dir) && skipped.is_empty() => {
             eprintln!("resume    no checkpoint in {}: the run begins anew", load.display());
         }
         None => {

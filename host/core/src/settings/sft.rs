@@ -56,8 +56,8 @@ pub struct Sft {
     pub passes: u64,
     /// Conversations per optimiser step.
     pub batch_size: usize,
-    /// Tokens of one forward and backward at most, padding included.
-    pub micro_batch_tokens: usize,
+    /// Tokens of one forward and backward of a rank at most, padding included. Changes memory and speed, not the update.
+    pub max_tokens_per_rank: usize,
     /// Tokens per conversation at most; a longer one is a bad row. Unset: the model's context.
     pub max_context: Option<usize>,
     /// Stop after this many steps. Unset: when the data ends.
@@ -66,7 +66,7 @@ pub struct Sft {
 
 impl Default for Sft {
     fn default() -> Self {
-        Self { passes: 1, batch_size: 32, micro_batch_tokens: 8192, max_context: None, max_steps: None }
+        Self { passes: 1, batch_size: 32, max_tokens_per_rank: 8192, max_context: None, max_steps: None }
     }
 }
 

@@ -107,7 +107,7 @@ impl SftSettings {
         name(&mut found, "data.reply_key", &data.reply_key);
         count(&mut found, "sft.passes", self.sft.passes);
         count(&mut found, "sft.batch_size", self.sft.batch_size as u64);
-        count(&mut found, "sft.micro_batch_tokens", self.sft.micro_batch_tokens as u64);
+        count(&mut found, "sft.max_tokens_per_rank", self.sft.max_tokens_per_rank as u64);
         context(&mut found, "sft.max_context", self.sft.max_context);
         maybe_count(&mut found, "sft.max_steps", self.sft.max_steps);
         maybe_count(&mut found, "eval.every", self.eval.every);
@@ -241,7 +241,7 @@ impl Algo {
 impl Train {
     fn check(&self, found: &mut Found) {
         count(found, "train.steps_per_batch", self.steps_per_batch as u64);
-        count(found, "train.micro_batch_tokens", self.micro_batch_tokens as u64);
+        count(found, "train.max_tokens_per_rank", self.max_tokens_per_rank as u64);
         maybe_count(found, "train.max_steps", self.max_steps);
         number(found, "train.max_logprob_gap", self.max_logprob_gap, |g| g > 0.0, "above 0");
         maybe_count(found, "train.eval_every", self.eval_every);

@@ -98,6 +98,7 @@ impl Learner {
             let (parameter, shape) = shape.ok_or_else(|| TrainError::Order(format!("{name} is not cut")))?;
             let cut = Cut::of(parameter);
             let own = mesh.held(rank, cut, shape).0;
+            let mut found = 0;
             for (old, file) in files.iter().enumerate() {
                 let theirs = before.held(old, cut, shape).0;
                 let pairs = own.iter().zip(&theirs);
@@ -113,6 +114,11 @@ impl Learner {
                 let read =
                     std::iter::once(rows.clone()).chain(theirs.iter().skip(1).cloned()).collect::<Vec<_>>();
                 tch::no_grad(|| within(&tensor, &own, &common).copy_(&within(&part, &read, &common)));
+                found += common.iter().map(|range| range.end - range.start).product::<i64>();
+            }
+            if found as usize != tensor.numel() {
+                let reason = format!("its parts hold {found} of {} values of {name}", tensor.numel());
+                return Err(TrainError::Checkpoint { path: dir.to_owned(), reason });
             }
         }
         Ok(())

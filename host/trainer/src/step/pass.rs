@@ -75,7 +75,9 @@ impl Learner {
         let lengths: Vec<usize> = rows.iter().map(|row| row.targets.last().copied().unwrap_or(0)).collect();
         let trained: Vec<usize> = (0..rows.len()).filter(|&row| lengths[row] > 0).collect();
         let of_trained: Vec<usize> = trained.iter().map(|&row| lengths[row]).collect();
-        let batches = micro_batches(&of_trained, self.layout.micro_batch_tokens);
+        // Those of a context group share a row's tokens.
+        let budget = self.layout.max_tokens_per_rank.saturating_mul(self.mesh().context);
+        let batches = micro_batches(&of_trained, budget);
         let (rank, mesh) = self.shards.place();
         let team = mesh.team(rank);
         // Longest first, dealt in turn: at a time, the ranks have micro-batches of about the same size. One that

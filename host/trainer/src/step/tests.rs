@@ -24,13 +24,13 @@ pub(super) fn model(initializer_range: &str, is_tied: bool) -> Decoder {
     Decoder::random(Config::parse(&config).expect("a valid configuration"), 7)
 }
 
-fn learner(micro_batch_tokens: usize) -> Learner {
-    with(Kind::Float, "0.3", micro_batch_tokens)
+fn learner(max_tokens_per_rank: usize) -> Learner {
+    with(Kind::Float, "0.3", max_tokens_per_rank)
 }
 
 /// A learner whose weights are of `kind`.
-fn with(kind: Kind, initializer_range: &str, micro_batch_tokens: usize) -> Learner {
-    alone(of_kind(kind, initializer_range), layout(micro_batch_tokens))
+fn with(kind: Kind, initializer_range: &str, max_tokens_per_rank: usize) -> Learner {
+    alone(of_kind(kind, initializer_range), layout(max_tokens_per_rank))
 }
 
 /// A decoder whose weights are of `kind`.
@@ -47,8 +47,8 @@ pub(super) fn converted(decoder: Decoder, kind: Kind) -> Decoder {
     decoder
 }
 
-pub(super) fn layout(micro_batch_tokens: usize) -> Layout {
-    Layout::new(micro_batch_tokens, &Fsdp::default())
+pub(super) fn layout(max_tokens_per_rank: usize) -> Layout {
+    Layout::new(max_tokens_per_rank, &Fsdp::default())
 }
 
 pub(super) fn optim() -> Optim {
@@ -122,14 +122,14 @@ pub(super) fn config(cases: u32) -> ProptestConfig {
 fn layout_difference(
     (kind, initializer_range): (Kind, &str),
     shapes: &[(u32, u32, u32, u32, u32)],
-    (micro_batch_tokens, logit_rows, keep_layers, rotate): (usize, usize, usize, usize),
+    (max_tokens_per_rank, logit_rows, keep_layers, rotate): (usize, usize, usize, usize),
 ) -> Result<f64, TestCaseError> {
     let segments: Vec<_> = shapes.iter().map(|&(salt, p, a, b, c)| segment(salt, [p, a, b, c])).collect();
     let mut shuffled = segments.clone();
     shuffled.rotate_left(rotate % segments.len());
     shuffled.reverse();
     let whole = with(kind, initializer_range, 100_000);
-    let layout = Layout { micro_batch_tokens, keep_layers, logit_rows };
+    let layout = Layout { max_tokens_per_rank, keep_layers, logit_rows };
     let split = alone(of_kind(kind, initializer_range), layout);
     let expected = whole.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
     let sums = split.policy_gradient(&rows(&shuffled), &LOSS).expect("a gradient");

@@ -97,7 +97,7 @@ pub(crate) fn settings(model: &Path) -> TrainSettings {
     settings.rollout.batch_size = 4;
     settings.rollout.samples_per_prompt = 8;
     settings.rollout.max_new_tokens = 2;
-    settings.train.micro_batch_tokens = 256;
+    settings.train.max_tokens_per_rank = 256;
     settings.optim = Optim { lr: 5e-3, ..Optim::default() };
     settings
 }

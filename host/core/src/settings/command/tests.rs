@@ -23,10 +23,10 @@ fn refused(pairs: &[(&str, &str)]) -> String {
 
 #[test]
 fn flags_win_over_the_file_and_the_file_over_defaults() {
-    let file = "[train]\nasync_queue_size = 3\nmicro_batch_tokens = 17\n[optim]\nlr = 1\n";
+    let file = "[train]\nasync_queue_size = 3\nmax_tokens_per_rank = 17\n[optim]\nlr = 1\n";
     let settings = train(file, &[("train.async_queue_size", "5")]).expect("loads");
     assert_eq!(settings.train.async_queue_size, 5);
-    assert_eq!(settings.train.micro_batch_tokens, 17);
+    assert_eq!(settings.train.max_tokens_per_rank, 17);
     assert_eq!(settings.optim.lr, 1.0, "a whole number is a number");
     assert_eq!(settings.rollout, Rollout::default());
     assert_eq!(train("", &[]).expect("loads"), TrainSettings::default());
