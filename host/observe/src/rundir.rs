@@ -5,24 +5,18 @@ use crate::metrics::MetricsFile;
 use crate::tensorboard::EventFile;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process;
-use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
-
-/// How long another process may take to leave a run directory.
-const PATIENCE: Duration = Duration::from_secs(15);
 
 /// An open run directory. Whatever happens to the process, the files hold whole records.
 pub struct RunDir {
     path: PathBuf,
     command: String,
     step: u64,
-    /// Locked for as long as the run goes on.
-    _lock: File,
     metrics: MetricsFile,
     events: EventFile,
 }
@@ -80,7 +74,6 @@ impl RunDir {
         let unwritable = |source| ObserveError::Unwritable { path: path.to_owned(), source };
         fs::create_dir_all(path.join("tensorboard")).map_err(unwritable)?;
         let path = path.canonicalize().map_err(unwritable)?;
-        let lock = lock(&path)?;
         let time = OffsetDateTime::now_utc();
         let now = seconds(time);
         // A run that goes on at once does so within the same second.
@@ -90,7 +83,6 @@ impl RunDir {
             events: EventFile::create(path.join("tensorboard").join(name), now)?,
             command: command.to_owned(),
             step,
-            _lock: lock,
             path,
         };
         run.status("running", None)?;
@@ -217,23 +209,6 @@ impl RunDir {
     }
 }
 
-/// Takes the directory for this process. One that was killed a moment ago may still be on its way out.
-fn lock(dir: &Path) -> Result<File, ObserveError> {
-    let path = dir.join(".lock");
-    let file = File::create(&path).map_err(ObserveError::write(&path))?;
-    let end = Instant::now() + PATIENCE;
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) if Instant::now() < end => {
-                std::thread::sleep(Duration::from_millis(100))
-            }
-            Err(TryLockError::WouldBlock) => return Err(ObserveError::Busy(dir.to_owned())),
-            Err(TryLockError::Error(source)) => return Err(ObserveError::write(&path)(source)),
-        }
-    }
-}
-
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
@@ -290,7 +265,6 @@ mod tests {
         assert_eq!(
             files(run.path()),
             [
-                ".lock",
                 "components.json",
                 "metrics.jsonl",
                 "run.log",
