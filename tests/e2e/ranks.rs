@@ -1,6 +1,6 @@
 //! `--nproc N` and launchers of others: ranks train what one process trains, and a lost one ends the run.
 
-use molt_tests::{assert_ok, build_plugin, json, metrics, molt, path, short_run, text, tiny_model};
+use molt_tests::{assert_ok, json, length_reward, metrics, molt, path, short_run, text, tiny_model};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -61,15 +61,7 @@ fn ranks_learn_what_one_process_learns() {
 #[test]
 fn rollouts_are_trained_on_by_all_ranks() {
     let dir = TempDir::new().unwrap();
-    let length = "use molt_plugin::reward::{Reward, Sample, Verdict};
-        pub struct Length;
-        impl Reward for Length {
-            fn score(sample: Sample) -> Verdict {
-                Verdict::reward(sample.completion.len() as f64 / 10.0)
-            }
-        }
-        molt_plugin::export_reward!(Length);";
-    let length = build_plugin(dir.path(), "length", length);
+    let length = length_reward(dir.path());
     let run = |nproc: &str| {
         let run = dir.path().join(nproc);
         let output = molt()

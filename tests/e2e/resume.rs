@@ -1,10 +1,10 @@
 //! Checkpoints: a run that was ended in whatever way goes on as if it had not been.
 
 use molt_tests::{
-    assert_ok, build_plugin, json, metrics, molt, path, root, run, short_run, text, tiny_model,
+    assert_ok, json, length_reward, metrics, molt, path, root, run, short_run, text, tiny_model,
 };
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -124,19 +124,6 @@ fn kill_9_at_random_moments_changes_nothing_of_supervised_training() {
         summary
     };
     assert_eq!(summary(&broken), summary(&whole));
-}
-
-/// A reward that the untrained model gets some of.
-fn length_reward(dir: &Path) -> PathBuf {
-    let source = "use molt_plugin::reward::{Reward, Sample, Verdict};
-        pub struct Length;
-        impl Reward for Length {
-            fn score(sample: Sample) -> Verdict {
-                Verdict::reward(sample.completion.len() as f64 / 10.0)
-            }
-        }
-        molt_plugin::export_reward!(Length);";
-    build_plugin(dir, "length", source)
 }
 
 /// Sequences are decoded one by one, so that rounding does not depend on which ones meet in a batch.

@@ -199,3 +199,16 @@ pub fn build_plugin(dir: &Path, name: &str, source: &str) -> PathBuf {
     assert!(status.success(), "{name} does not build");
     target.join("wasm32-wasip2/release").join(format!("{}.wasm", name.replace('-', "_")))
 }
+
+/// A reward that the untrained model gets some of.
+pub fn length_reward(dir: &Path) -> PathBuf {
+    let source = "use molt_plugin::reward::{Reward, Sample, Verdict};
+        pub struct Length;
+        impl Reward for Length {
+            fn score(sample: Sample) -> Verdict {
+                Verdict::reward(sample.completion.len() as f64 / 10.0)
+            }
+        }
+        molt_plugin::export_reward!(Length);";
+    build_plugin(dir, "length", source)
+}

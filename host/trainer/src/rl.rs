@@ -10,7 +10,7 @@ use crate::report::{Step, Summary, Times, markdown, metric_name};
 use crate::save::{End, conclude, guarded, save_model};
 use crate::step::{Layout, Learner, PolicySums};
 use molt_core::outcome::{Dropped, Group};
-use molt_core::settings::TrainSettings;
+use molt_core::settings::{Model, TrainSettings};
 use molt_generator::{Generator, WeightUpdate};
 use molt_model::Weights;
 use molt_observe::{Progress, RunDir};
@@ -146,9 +146,7 @@ fn run<G: Generator>(
             Ok(Some(batch)) => batch,
             Ok(None) => break,
             Err(error) => {
-                record_dropped(&batches.take_dropped(), summary, run_dir)?;
-                // What was learned until here is not lost with the rollouts.
-                save_model(&mut learner, &settings.model, &run_dir.path().join("model"))?;
+                keep(&mut batches, &mut learner, &settings.model, summary, run_dir)?;
                 return Err(error.into());
             }
         };
@@ -213,8 +211,7 @@ fn run<G: Generator>(
             match runtime.block_on(batches.position()) {
                 Ok(position) => checkpoints.save(&mut learner, step, &State::of(summary, position))?,
                 Err(error) => {
-                    record_dropped(&batches.take_dropped(), summary, run_dir)?;
-                    save_model(&mut learner, &settings.model, &run_dir.path().join("model"))?;
+                    keep(&mut batches, &mut learner, &settings.model, summary, run_dir)?;
                     return Err(error.into());
                 }
             }
@@ -243,6 +240,18 @@ fn run<G: Generator>(
     progress.done();
     // An evaluation that was asked to stop gave no accuracy.
     Ok(if stop.is_cancelled() { End::Interrupted } else { end })
+}
+
+/// What was learned is not lost with rollouts that cannot go on.
+fn keep<G: Generator>(
+    batches: &mut Batches<G>,
+    learner: &mut Learner,
+    model: &Model,
+    summary: &mut Summary,
+    run_dir: &RunDir,
+) -> Result<(), TrainError> {
+    record_dropped(&batches.take_dropped(), summary, run_dir)?;
+    save_model(learner, model, &run_dir.path().join("model"))
 }
 
 /// Gives the generator the weights as they are.

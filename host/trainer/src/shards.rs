@@ -84,7 +84,7 @@ impl Shards {
         trained: &BTreeSet<String>,
         ranks: Option<Groups>,
     ) -> Result<Self, TrainError> {
-        let (rank, mesh) = ranks.as_ref().map_or((0, Mesh::of(1)), |groups| (groups.all.rank(), groups.mesh));
+        let (rank, mesh) = place(ranks.as_ref());
         let network = weights.network();
         let unit = |unit| Ok((unit, Held::read(weights, network.names(unit), trained, (rank, mesh))?));
         let units = network.units().into_iter().map(unit).collect::<Result<_, TrainError>>()?;
@@ -97,13 +97,7 @@ impl Shards {
 
     /// Which rank this is, and how the ranks divide the work.
     pub(crate) fn place(&self) -> (usize, Mesh) {
-        self.ranks.as_ref().map_or((0, Mesh::of(1)), |groups| (groups.all.rank(), groups.mesh))
-    }
-
-    /// The whole shape of every parameter.
-    pub(crate) fn shapes(&self) -> BTreeMap<String, Vec<i64>> {
-        let pieces = self.units.values().flat_map(|held| &held.shards).flat_map(|shard| &shard.pieces);
-        pieces.map(|piece| (piece.name.clone(), piece.whole.clone())).collect()
+        place(self.ranks.as_ref())
     }
 
     /// Handles to what this rank trains: values and gradients share their storage with the shards.
@@ -195,6 +189,11 @@ impl Shards {
             let _ = shard.gradient.shallow_clone().zero_();
         }
     }
+}
+
+/// Which rank this is, and how the ranks divide the work.
+fn place(ranks: Option<&Groups>) -> (usize, Mesh) {
+    ranks.map_or((0, Mesh::of(1)), |groups| (groups.all.rank(), groups.mesh))
 }
 
 impl Held {

@@ -13,7 +13,11 @@ const TARGETS: [&str; 3] = ["q_proj", "k_proj", "down_proj"];
 /// A model whose adapter does something.
 pub(super) fn adapted() -> Weights {
     let weights = Weights::from(decoder("0.3"));
-    let weights = weights.with_adapter(2, 6.0, &TARGETS.map(str::to_owned), 5).expect("an adapter");
+    effective(weights.with_adapter(2, 6.0, &TARGETS.map(str::to_owned), 5).expect("an adapter"))
+}
+
+/// Makes an adapter, which begins at nothing, do something.
+pub(super) fn effective(weights: Weights) -> Weights {
     for (name, shape) in weights.shapes().iter().filter(|(name, _)| name.ends_with("lora_B.weight")) {
         let mut b = weights.rows(name, 0..shape[0]).expect("in memory");
         let values = Tensor::arange(shape.iter().product::<i64>(), (b.kind(), b.device())).sin() * 0.1;

@@ -1,7 +1,7 @@
 //! Ranks that compute layers together: tensor, context and expert parallelism, each with shards and with each other.
 
 use super::experts::routing;
-use super::ranks::with_store;
+use super::ranks::{assert_same_end, flat, twenty_steps, with_store};
 use super::tests::{LOSS, alone, converted, gradient, layout, optim, relative_difference, rows, segment};
 use super::*;
 use crate::mesh::Mesh;
@@ -197,52 +197,26 @@ proptest! {
     }
 }
 
-/// Every parameter, flat.
-fn flat(parameters: &[(String, Tensor)]) -> Vec<f64> {
-    let values = parameters.iter().map(|(_, tensor)| tensor.flatten(0, -1).to_kind(Kind::Double));
-    values.flat_map(|tensor| Vec::<f64>::try_from(tensor).expect("float64")).collect()
-}
-
 /// A dense model whose adapter does something.
 fn adapted() -> Weights {
-    let weights = Weights::from(DENSE.decoder()).with_adapter(3, 6.0, &[], 5).expect("an adapter");
-    for (name, shape) in weights.shapes().iter().filter(|(name, _)| name.ends_with("lora_B.weight")) {
-        let mut b = weights.rows(name, 0..shape[0]).expect("in memory");
-        let values = Tensor::arange(shape.iter().product::<i64>(), (b.kind(), b.device())).sin() * 0.1;
-        b.copy_(&values.view(shape.as_slice()));
-    }
-    weights
+    adapter::effective(Weights::from(DENSE.decoder()).with_adapter(3, 6.0, &[], 5).expect("an adapter"))
 }
 
 /// In float32, in which runs compute, with the bounds that a user is promised: 1e-5 of the gradient's norm, and 1e-4 of
 /// the weights after 20 steps, which every rank has whole when it asks for them.
 #[test]
 fn twenty_steps_end_at_the_same_weights() {
-    let segments: Vec<_> = (0..7).map(|n| segment(n, [3 + n, 4, n % 3, 5])).collect();
-    let train = |mut learner: Learner| {
-        let first = learner.policy_step(&rows(&segments), &LOSS).expect("a step");
-        for _ in 1..20 {
-            learner.policy_step(&rows(&segments), &LOSS).expect("a step");
-        }
-        (first, flat(&learner.parameters().expect("all ranks are here")))
-    };
     let dense = || Weights::from(DENSE.decoder());
     let mixture = || Weights::from(MIXTURE.decoder());
     let cases: [(&(dyn Fn() -> Weights + Sync), &[Mesh]); 3] =
         [(&mixture, &MESHES[..10]), (&dense, &[mesh(4, 2, 2, 1)]), (&adapted, &[mesh(4, 2, 2, 1)])];
     for (start, meshes) in cases {
         let one = Learner::part(start(), None, &optim(), 20, layout(40), 0.7).expect("in memory");
-        let ((expected, update), weights) = train(one);
+        let expected = twenty_steps(one);
         for &mesh in meshes {
             let layout = Layout { keep_layers: mesh.ranks % 3, ..layout(60) };
-            let found = meshed(mesh, |groups| train(part(start(), groups, &optim(), layout)));
-            for ((sums, own_update), own_weights) in &found {
-                assert!((sums.loss - expected.loss).abs() <= 1e-5 * expected.loss.abs(), "{sums:?}");
-                assert!((own_update.grad_norm / update.grad_norm - 1.0).abs() <= 1e-5);
-                let difference = relative_difference(own_weights, &weights);
-                assert!(difference <= 1e-4, "{mesh:?}: weights differ by {difference:e}");
-            }
-            assert!(found.iter().all(|(_, own)| own == &found[0].1), "ranks disagree on the weights");
+            let found = meshed(mesh, |groups| twenty_steps(part(start(), groups, &optim(), layout)));
+            assert_same_end(&found, &expected, &format!("{mesh:?}"));
         }
     }
 }

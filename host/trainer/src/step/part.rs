@@ -35,11 +35,7 @@ pub(crate) fn digest(path: &Path) -> io::Result<[u8; 32]> {
 impl Learner {
     /// The name and shape of every parameter that is trained.
     pub fn shapes(&self) -> BTreeMap<String, Vec<i64>> {
-        let mut shapes = self.shards.shapes();
-        let trained: Vec<String> =
-            self.shards.parameters(&self.network).into_iter().map(|p| p.name).collect();
-        shapes.retain(|name, _| trained.contains(name));
-        shapes
+        self.shards.parameters(&self.network).into_iter().map(|p| (p.name, p.shape)).collect()
     }
 
     /// Every rank writes its part into `dir`. Gives back the digest of every part, by rank.
@@ -86,7 +82,7 @@ impl Learner {
     }
 
     fn read_parts(&self, dir: &Path, before: Mesh) -> Result<(), TrainError> {
-        let shapes = self.shards.shapes();
+        let shapes = self.shapes();
         let files = (0..before.ranks).map(|rank| TensorFile::open(&dir.join(file_name(rank, before.ranks))));
         let files: Vec<TensorFile> = files.collect::<Result<_, _>>()?;
         let (rank, mesh) = self.shards.place();

@@ -140,9 +140,32 @@ proptest! {
 }
 
 /// Every parameter, flat.
-fn flat(parameters: &[(String, Tensor)]) -> Vec<f64> {
+pub(super) fn flat(parameters: &[(String, Tensor)]) -> Vec<f64> {
     let values = parameters.iter().map(|(_, tensor)| tensor.flatten(0, -1).to_kind(Kind::Double));
     values.flat_map(|tensor| Vec::<f64>::try_from(tensor).expect("float64")).collect()
+}
+
+/// What the first of 20 steps saw, and the weights after the last.
+type End = ((PolicySums, Update), Vec<f64>);
+
+pub(super) fn twenty_steps(mut learner: Learner) -> End {
+    let segments: Vec<_> = (0..7).map(|n| segment(n, [3 + n, 4, n % 3, 5])).collect();
+    let first = learner.policy_step(&rows(&segments), &LOSS).expect("a step");
+    for _ in 1..20 {
+        learner.policy_step(&rows(&segments), &LOSS).expect("a step");
+    }
+    (first, flat(&learner.parameters().expect("all ranks are here")))
+}
+
+/// What every rank has `found` is what one process expects, with the bounds that a user is promised.
+pub(super) fn assert_same_end(found: &[End], ((expected, update), weights): &End, who: &str) {
+    for ((sums, own_update), own_weights) in found {
+        assert!((sums.loss - expected.loss).abs() <= 1e-5 * expected.loss.abs(), "{sums:?}");
+        assert!((own_update.grad_norm / update.grad_norm - 1.0).abs() <= 1e-5);
+        let difference = relative_difference(own_weights, weights);
+        assert!(difference <= 1e-4, "{who}: weights differ by {difference:e}");
+    }
+    assert!(found.iter().all(|(_, own)| own == &found[0].1), "ranks disagree on the weights");
 }
 
 /// In float32, in which runs compute. The bounds are those that a user is promised: 1e-5 of the gradient's norm,
@@ -156,27 +179,16 @@ fn twenty_steps_end_at_the_same_weights() {
 }
 
 fn twenty_steps_of(start: impl Fn() -> Weights + Sync, optim: &Optim) {
-    let segments: Vec<_> = (0..7).map(|n| segment(n, [3 + n, 4, n % 3, 5])).collect();
-    let train = |mut learner: Learner| {
-        let first = learner.policy_step(&rows(&segments), &LOSS).expect("a step");
-        for _ in 1..20 {
-            learner.policy_step(&rows(&segments), &LOSS).expect("a step");
-        }
-        (first, flat(&learner.parameters().expect("all ranks are here")))
-    };
-    let ((expected, update), weights) =
-        train(Learner::part(start(), None, optim, 20, layout(40), 0.7).expect("settings that fit"));
-    assert!(relative_difference(&flat(&decoder("0.3").parameters()), &weights) > 1e-2, "20 steps move them");
+    let expected =
+        twenty_steps(Learner::part(start(), None, optim, 20, layout(40), 0.7).expect("settings that fit"));
+    assert!(
+        relative_difference(&flat(&decoder("0.3").parameters()), &expected.1) > 1e-2,
+        "20 steps move them"
+    );
     for size in [1, 2, 3, 4] {
         let layout = Layout { keep_layers: size % 3, ..layout(30) };
-        let found = ranks(size, |group| train(part(start(), group, optim, layout)));
-        for ((sums, own_update), own_weights) in &found {
-            assert!((sums.loss - expected.loss).abs() <= 1e-5 * expected.loss.abs(), "{sums:?}");
-            assert!((own_update.grad_norm / update.grad_norm - 1.0).abs() <= 1e-5);
-            let difference = relative_difference(own_weights, &weights);
-            assert!(difference <= 1e-4, "{size} ranks, {:?}: weights differ by {difference:e}", optim.kind);
-        }
-        assert!(found.iter().all(|(_, own)| own == &found[0].1), "ranks disagree on the weights");
+        let found = ranks(size, |group| twenty_steps(part(start(), group, optim, layout)));
+        assert_same_end(&found, &expected, &format!("{size} ranks, {:?}", optim.kind));
     }
 }
 
