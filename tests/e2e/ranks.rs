@@ -166,6 +166,17 @@ fn ranks_do_not_outlive_their_launcher() {
     assert_eq!(json(&run.join("status.json"))["state"], "failed");
 }
 
+/// Nobody serves what a rank would wait for, and whoever reads what it prints would wait with it.
+#[test]
+fn a_rank_whose_launcher_is_gone_before_they_meet_ends_at_once() {
+    let dir = TempDir::new().unwrap();
+    let mut orphan = rank("1", free_port(), &dir.path().join("run"));
+    let output =
+        orphan.env("MOLT_LAUNCHER", "1").env("TORCHELASTIC_USE_AGENT_STORE", "True").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output).contains("the launcher of this rank is gone"), "{}", text(&output));
+}
+
 #[test]
 fn ctrl_c_ends_all_ranks_with_the_model_saved() {
     let dir = TempDir::new().unwrap();

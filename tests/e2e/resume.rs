@@ -6,7 +6,7 @@ use molt_tests::{
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// `molt sft` on the tiny model: 6 steps of 16 conversations in a pass.
@@ -78,19 +78,32 @@ impl Random {
     }
 }
 
+/// How long a run takes that nobody kills: moments are drawn from it, since a bound in seconds would all lie
+/// before the first checkpoint on a slow machine.
+fn timed(mut command: Command) -> Duration {
+    let start = Instant::now();
+    done(&command.output().unwrap());
+    start.elapsed()
+}
+
 /// Every process of a run: the launcher if there is one, and the ranks.
 fn processes(of: u32) -> Vec<u32> {
     let text = fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap_or_default();
     std::iter::once(of).chain(text.split_whitespace().map(|pid| pid.parse().unwrap())).collect()
 }
 
-/// Starts a run again and again and kills one of its processes after a random time, then lets it end. Gives back
-/// how often it went on from a checkpoint.
-fn killed_at_random(command: impl Fn() -> Command, kills: usize, most_ms: u64, random: &mut Random) -> usize {
+/// Starts a run again and again and kills one of its processes at a random moment of the time that a whole one
+/// `took`, then lets it end. Gives back how often it went on from a checkpoint.
+fn killed_at_random(
+    command: impl Fn() -> Command,
+    kills: usize,
+    took: Duration,
+    random: &mut Random,
+) -> usize {
     let mut resumed = 0;
     for _ in 0..kills {
         let child = command().stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(random.below(most_ms)));
+        std::thread::sleep(took.mul_f64(random.below(1000) as f64 / 1000.0));
         let all = processes(child.id());
         let victim = all[random.below(all.len() as u64) as usize];
         // It may have ended by itself.
@@ -108,13 +121,13 @@ fn kill_9_at_random_moments_changes_nothing_of_supervised_training() {
     let dir = TempDir::new().unwrap();
     let (whole, broken) = (dir.path().join("whole"), dir.path().join("broken"));
     let more = ["--sft.passes", "10", "--optim.schedule", "cosine", "--optim.warmup_steps", "5"];
-    done(&sft(&whole, &more).output().unwrap());
+    let took = timed(sft(&whole, &more));
     let command = || {
         let mut command = sft(&broken, &more);
         command.args(in_place(&broken));
         command
     };
-    let resumed = killed_at_random(command, 20, 700, &mut Random(1));
+    let resumed = killed_at_random(command, 20, took, &mut Random(1));
     assert!(resumed > 2, "{resumed} of 20 kills came after a checkpoint");
     assert_eq!(learnt(&broken), learnt(&whole));
     assert!(weights(&broken) == weights(&whole), "the weights differ");
@@ -142,13 +155,13 @@ fn kill_9_at_random_moments_changes_nothing_of_reinforcement_learning() {
     for (nproc, kills) in [("1", 20), ("2", 10)] {
         let [whole, broken] = ["whole", "broken"].map(|name| dir.path().join(format!("{name}-{nproc}")));
         let more = ["--train.sync", "true", "--nproc", nproc];
-        done(&rl(&whole, &reward, &more).output().unwrap());
+        let took = timed(rl(&whole, &reward, &more));
         let command = || {
             let mut command = rl(&broken, &reward, &more);
             command.args(in_place(&broken));
             command
         };
-        let resumed = killed_at_random(command, kills, 1500, &mut random);
+        let resumed = killed_at_random(command, kills, took, &mut random);
         assert!(resumed > 2, "{resumed} of {kills} kills came after a checkpoint");
         assert_eq!(learnt(&broken), learnt(&whole));
         assert!(weights(&broken) == weights(&whole), "the weights differ on {nproc}");
@@ -172,7 +185,7 @@ fn an_interrupted_stream_trains_every_prompt_once() {
         command.args(["--train.max_steps", "100"]).args(in_place(&run));
         command
     };
-    killed_at_random(command, 6, 1500, &mut Random(3));
+    killed_at_random(command, 6, timed(rl(&dir.path().join("whole"), &reward, &[])), &mut Random(3));
     let steps = metrics(&run);
     let groups: f64 = steps.iter().map(|line| line["rollout/groups"].as_f64().unwrap()).sum();
     assert_eq!((groups, steps.len()), (30.0, 8));

@@ -5,7 +5,12 @@ use molt_torch::Store;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+/// The launcher's process, for the ranks that it starts.
+const LAUNCHER: &str = "MOLT_LAUNCHER";
 
 /// How long the others may take to write down where they are when one was lost.
 const GRACE: Duration = Duration::from_secs(20);
@@ -65,7 +70,8 @@ fn start(
         .env("LOCAL_WORLD_SIZE", ranks.to_string())
         .env("MASTER_ADDR", "127.0.0.1")
         .env("MASTER_PORT", port.to_string())
-        .env("TORCHELASTIC_USE_AGENT_STORE", "True");
+        .env("TORCHELASTIC_USE_AGENT_STORE", "True")
+        .env(LAUNCHER, std::process::id().to_string());
     if std::env::var_os("OMP_NUM_THREADS").is_none() {
         command.env("OMP_NUM_THREADS", threads.to_string());
     }
@@ -85,6 +91,35 @@ fn start(
 fn say(line: &str) {
     // Above the progress line of rank 0, which another process draws: a line of its own at worst.
     let _ = std::io::stderr().lock().write_all(line.as_bytes());
+}
+
+/// Ends this rank if its launcher is gone, as long as it lives: with the launcher the store has gone that the rank
+/// would try to connect to for `fsdp.timeout_s`. Joined ranks notice by themselves.
+pub(crate) struct Lifeline(Arc<AtomicBool>);
+
+impl Lifeline {
+    /// None for a rank that something else has started.
+    pub(crate) fn hold() -> Option<Self> {
+        let launcher: u32 = std::env::var(LAUNCHER).ok()?.parse().ok()?;
+        let held = Arc::new(AtomicBool::new(true));
+        let line = Self(Arc::clone(&held));
+        std::thread::spawn(move || {
+            while held.load(Ordering::Relaxed) {
+                if std::os::unix::process::parent_id() != launcher {
+                    say("error: the launcher of this rank is gone: it ends\n");
+                    std::process::exit(1);
+                }
+                std::thread::sleep(LOOK);
+            }
+        });
+        Some(line)
+    }
+}
+
+impl Drop for Lifeline {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
 }
 
 /// A signal counts as shells count it.

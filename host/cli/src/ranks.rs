@@ -1,5 +1,6 @@
 //! A process that is one of several ranks.
 
+use crate::launch::Lifeline;
 use crate::stop::{OrStop, Stop};
 use crate::wiring::Model;
 use molt_core::rank_env::RankEnv;
@@ -41,6 +42,7 @@ fn divides(ranks: usize, fsdp: &Fsdp, weights: &Weights) -> Result<(), Stop> {
 fn join(env: &RankEnv, fsdp: &Fsdp, settings: &impl Settings, weights: &Weights) -> Result<Ranks, Stop> {
     let text = settings.to_toml().or_user("these settings cannot be written down", "use paths in UTF-8")?;
     divides(env.size, fsdp, weights)?;
+    let _lifeline = Lifeline::hold();
     Ranks::join(env, fsdp, &text, weights).or_failed(
         format!("{env} cannot join the others"),
         "look at what the other ranks say; fsdp.interface names the network device, fsdp.timeout_s how long to wait",

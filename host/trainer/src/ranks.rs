@@ -15,6 +15,7 @@ use molt_model::{Config, Weights};
 use molt_torch::{Group, Store};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -112,7 +113,9 @@ impl Ranks {
             rank,
             timeout,
             move || {
-                eprintln!("error: rank 0 of {size} does not answer any more: rank {rank} ends");
+                // Where the launcher has gone nobody reads it, which must not keep the rank alive.
+                let mut said = std::io::stderr().lock();
+                let _ = writeln!(said, "error: rank 0 of {size} does not answer any more: rank {rank} ends");
                 std::process::exit(1);
             },
         );
