@@ -362,7 +362,9 @@ impl<'a> Lexer<'a> {
         match words {
             "" => self.spaced = true,
             "and" | "or" => self.push(Token::And),
-            _ if words.len() <= 3 && words.bytes().all(|byte| byte.is_ascii_alphanumeric()) => {
+            _ if words.len() <= 3
+                && words.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"()".contains(&byte)) =>
+            {
                 let unit = words.len() > 1 || text.starts_with(' ');
                 let after_value = matches!(
                     self.found.last().map(|last| &last.token),
