@@ -16,7 +16,9 @@ mod plugins;
 mod sft;
 mod validate;
 
-pub use algo::{Algo, Importance};
+pub use algo::{
+    Aggregation, Algo, Correction, CorrectionLevel, CorrectionMode, Importance, KlEstimator, NativeLoss,
+};
 pub use ckpt::{Change, Ckpt, changes};
 pub use command::{Problem, Settings, SettingsError};
 pub use keys::{ANY, Key, Kind, keys, nearest};
