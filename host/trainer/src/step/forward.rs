@@ -34,10 +34,11 @@ impl Learner {
         }
         let Some((hidden, batch)) = x.zip(batch) else { return Ok(0.0) };
         let normed = self.network.norm(&parameters[0], &hidden.flatten(0, 1).index_select(0, &batch.places));
+        let head = self.network.head(&parameters[1]);
         let chunk = self.layout.logit_rows as i64;
         let parts = normed.split(chunk, 0).into_iter().zip(batch.labels.split(chunk, 0));
         let of = |(normed, labels): (tch::Tensor, tch::Tensor)| {
-            let logits = self.network.logits(&parameters[1], &normed) / self.temperature;
+            let logits = self.network.logits(&head, &normed) / self.temperature;
             let logprobs = logits.log_softmax(-1, None).gather(1, &labels, false);
             -logprobs.sum(Kind::Double).double_value(&[])
         };
