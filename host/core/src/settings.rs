@@ -3,6 +3,7 @@
 //! The doc comment of a field is its help text. A field exists in the settings of a command only if that
 //! command reads it, so a key that would do nothing is an unknown key.
 
+mod algo;
 mod ckpt;
 mod command;
 mod compute;
@@ -16,6 +17,9 @@ mod plugins;
 mod sft;
 mod validate;
 
+pub use algo::{
+    Aggregation, Algo, Correction, CorrectionLevel, CorrectionMode, Importance, KlEstimator, NativeLoss,
+};
 pub use ckpt::{Change, Ckpt, changes};
 pub use command::{Problem, Settings, SettingsError};
 pub use compute::Compute;
@@ -250,47 +254,6 @@ pub struct Generator {
 impl Default for Generator {
     fn default() -> Self {
         Self { max_sequences: 64, prefill_tokens: 4096 }
-    }
-}
-
-/// What the policy's probability of a token is compared with in the loss.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Importance {
-    /// The probability it was sampled with: corrects for older weights, within the clip range.
-    #[default]
-    Sampled,
-    /// Nothing: the plain policy gradient. Only where every token was sampled by the weights being trained.
-    None,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct Algo {
-    /// The estimator plugin that turns rewards into advantages.
-    pub estimator: String,
-    /// Discount per action token, for estimators that discount.
-    pub gamma: f32,
-    /// Trace decay of GAE, for estimators that use it.
-    pub lambda: f32,
-    /// What a token's probability is compared with in the loss: sampled or none.
-    pub importance: Importance,
-    /// The probability ratio is clipped at 1 minus this.
-    pub clip_low: f64,
-    /// The probability ratio is clipped at 1 plus this.
-    pub clip_high: f64,
-}
-
-impl Default for Algo {
-    fn default() -> Self {
-        Self {
-            estimator: "grpo".into(),
-            gamma: 1.0,
-            lambda: 1.0,
-            importance: Importance::default(),
-            clip_low: 0.2,
-            clip_high: 0.2,
-        }
     }
 }
 

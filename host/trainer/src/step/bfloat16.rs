@@ -9,8 +9,10 @@ use super::tests::{
 };
 use super::*;
 use molt_core::settings::Compute;
+use molt_core::trajectory::Segment;
 use molt_model::Decoder;
 use proptest::prelude::*;
+use tch::Kind;
 
 fn half(decoder: Decoder) -> Weights {
     Weights::from(decoder).in_numbers(Compute::Bfloat16)

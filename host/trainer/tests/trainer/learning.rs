@@ -117,8 +117,8 @@ fn a_model_learns_in_bfloat16() {
     let (result, _) = run(settings, Arc::new(engine), prompts, &dir.path().join("rl"), &stop);
     let summary = result.unwrap();
     assert!(summary.reward_last.unwrap() > summary.reward_first.unwrap() + 0.3, "{summary:?}");
-    // All tokens are on-policy, and those of float32 would be nearer than 1e-4.
-    assert!(summary.logprob_gap_max > 1e-4 && summary.logprob_gap_max < 0.3, "{summary:?}");
+    // All tokens are on-policy; in turns this short the roundings are the same.
+    assert!(summary.logprob_gap_max < 1e-3, "{summary:?}");
 }
 
 /// The base stays, the adapter learns, and both forms of it are there at the end.
