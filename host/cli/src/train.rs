@@ -39,7 +39,7 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
         };
         return follower.run(env, &model, runtime.handle());
     }
-    let path = wiring::run_dir(&settings.run, Some(&settings.ckpt), "train")?;
+    let (path, lock) = wiring::run_dir(&settings.run, Some(&settings.ckpt), "train")?;
 
     let mut plugins = wiring::Plugins::new(&settings.plugins, &settings.judge)?;
     let environment = plugins.environment(&settings.agent)?;
@@ -74,7 +74,7 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
     let from = wiring::from(&settings.ckpt, &path, identity, &settings, weights.shapes())?;
     let ranks = ranks::others(rank.as_ref(), &settings.fsdp, &settings, &weights)?;
     let parts = (&components, Some(&*plugins.lock()?));
-    let mut run_dir = wiring::record(&path, "train", &settings, parts, Some((&settings.ckpt, &from)))?;
+    let mut run_dir = wiring::record((&path, lock), "train", &settings, parts, Some(&from))?;
     eprintln!("model     {}", model.describe());
     let mut data = format!("{} to train on", prompts.rows.len());
     if let Some(held_out) = &held_out {

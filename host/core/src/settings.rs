@@ -6,6 +6,7 @@
 mod algo;
 mod ckpt;
 mod command;
+mod compute;
 mod keys;
 mod lora;
 mod moe;
@@ -21,6 +22,7 @@ pub use algo::{
 };
 pub use ckpt::{Change, Ckpt, changes};
 pub use command::{Problem, Settings, SettingsError};
+pub use compute::Compute;
 pub use keys::{ANY, Key, Kind, keys, nearest};
 pub use lora::Lora;
 pub use moe::Moe;
@@ -89,6 +91,10 @@ pub struct Model {
     pub path: PathBuf,
     /// A Jinja chat template to use in place of the model's own.
     pub chat_template: Option<PathBuf>,
+    /// What layers are computed in, by trainer and generator alike, as a trained token must have the probability it was
+    /// sampled with: float32, or bfloat16, which takes half the bytes. Weights, optimiser and sums of gradients are
+    /// float32 in either, and so are norms, router, logits and loss.
+    pub compute: Compute,
 }
 
 /// What to do with a row of a data file that cannot be used.
@@ -266,8 +272,8 @@ pub struct Train {
     /// Stop after this many batches. Unset: when the data ends.
     pub max_steps: Option<u64>,
     /// The run stops when a token sampled by the weights being trained has a log-probability that differs
-    /// by more than this between rollout and training.
-    pub max_logprob_gap: f64,
+    /// by more than this between rollout and training. Unset: 0.01, or 1 with model.compute bfloat16.
+    pub max_logprob_gap: Option<f64>,
     /// Train tokens over the experts that they were sampled with, wherever the router would send them now. Only for
     /// models with experts. Where weights changed within a rollout, tokens before go where the router sends them.
     pub replay_routing: bool,
@@ -285,7 +291,7 @@ impl Default for Train {
             steps_per_batch: 1,
             max_tokens_per_rank: 8192,
             max_steps: None,
-            max_logprob_gap: 1e-2,
+            max_logprob_gap: None,
             replay_routing: false,
             eval_every: None,
             eval_at_start: true,

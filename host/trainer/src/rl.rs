@@ -197,7 +197,7 @@ fn run<G: Generator>(
         };
         run_dir.metrics(step, &seen.metrics())?;
         progress.step(step, &seen.line());
-        let bound = settings.train.max_logprob_gap;
+        let bound = settings.train.max_logprob_gap.unwrap_or(settings.model.compute.max_logprob_gap());
         if sums.gap_max > bound || sums.gap_max.is_nan() {
             return Err(TrainError::LogprobGap { step, gap: sums.gap_max, bound });
         }

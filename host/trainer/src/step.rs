@@ -247,7 +247,7 @@ impl Learner {
 
     /// What this rank has sent to others since they found each other.
     pub fn traffic(&self) -> Traffic {
-        self.shards.ranks().map(Group::traffic).unwrap_or_default()
+        self.shards.groups().chain(self.network.parallel().groups()).map(Group::traffic).sum()
     }
 
     /// The version of the weights as they are now.
@@ -289,6 +289,8 @@ impl Drop for Learner {
 #[cfg(test)]
 mod adapter;
 mod balance;
+#[cfg(test)]
+mod bfloat16;
 #[cfg(test)]
 mod experts;
 mod forward;

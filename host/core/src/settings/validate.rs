@@ -230,7 +230,9 @@ impl Train {
         count(found, "train.steps_per_batch", self.steps_per_batch as u64);
         count(found, "train.max_tokens_per_rank", self.max_tokens_per_rank as u64);
         maybe_count(found, "train.max_steps", self.max_steps);
-        number(found, "train.max_logprob_gap", self.max_logprob_gap, |g| g > 0.0, "above 0");
+        if let Some(gap) = self.max_logprob_gap {
+            number(found, "train.max_logprob_gap", gap, |g| g > 0.0, "above 0");
+        }
         maybe_count(found, "train.eval_every", self.eval_every);
     }
 }

@@ -67,10 +67,11 @@ impl Learner {
         }
         let Some((hidden, batch)) = x.zip(batch) else { return Ok(()) };
         let normed = self.network.norm(&parameters[0], &hidden.flatten(0, 1).index_select(0, &batch.places));
+        let head = self.network.head(&parameters[1]);
         let chunk = self.layout.logit_rows;
         let parts = normed.split(chunk as i64, 0).into_iter().zip(batch.labels.split(chunk as i64, 0));
         for (targets, (normed, labels)) in batch.targets.chunks(chunk).zip(parts) {
-            let logits = self.network.logits(&parameters[1], &normed) / self.temperature;
+            let logits = self.network.logits(&head, &normed) / self.temperature;
             each(targets, &of_labels(&logits.log_softmax(-1, None), &labels));
         }
         Ok(())

@@ -199,7 +199,8 @@ impl Learner {
         }
         // A tied embedding has both gradients in one tensor, which is sent once.
         let learnt = run.zip(g).filter(|_| learns(Unit::Embedding));
-        let embedding = learnt.map(|((batch, _), gradient)| match by_head.flatten() {
+        let learnt = learnt.map(|((batch, _), gradient)| (batch, wide(&gradient)));
+        let embedding = learnt.map(|(batch, gradient)| match by_head.flatten() {
             Some(mut sum) => sum.index_add_(0, &batch.ids.flatten(0, -1), &gradient.flatten(0, 1)),
             None => {
                 let vocabulary = self.network.config().vocab_size as i64;
@@ -265,7 +266,7 @@ impl Learner {
         let input = leaf(&flat.index_select(0, &batch.places));
         let normed = self.network.norm(norm, &input);
         let (by_normed, mut by_head) = self.logits(&normed.detach(), head, batch, objective)?;
-        let mut found = partial(&[&normed], &[&input, norm], &[&by_normed])?;
+        let mut found = partial(&[&normed], &[&input, norm], &[&by_normed.to_kind(normed.kind())])?;
         drop(parameters);
         let by_norm = found.pop().flatten();
         let by_input = found.pop().flatten().unwrap_or_else(|| input.zeros_like());
@@ -289,13 +290,15 @@ impl Learner {
     ) -> Result<(Tensor, Option<Tensor>), TrainError> {
         let _no_grad = tch::no_grad_guard();
         let chunk = self.layout.logit_rows;
+        let (learns, head) = (head.requires_grad(), self.network.head(head));
+        let normed = normed.to_kind(head.kind());
         // None of the targets may be in this rank's part of the tokens.
         let (mut parts, mut by_head) = (vec![normed.narrow(0, 0, 0)], None);
         for start in (0..batch.targets.len()).step_by(chunk) {
             let count = chunk.min(batch.targets.len() - start);
             let part = |t: &Tensor| t.narrow(0, start as i64, count as i64);
-            let (input, labels) = (part(normed), part(&batch.labels));
-            let mut logits = self.network.logits(head, &input);
+            let (input, labels) = (part(&normed), part(&batch.labels));
+            let mut logits = self.network.logits(&head, &input);
             if self.temperature != 1.0 {
                 let _ = logits.g_div_scalar_(self.temperature);
             }
@@ -335,8 +338,8 @@ impl Learner {
             if let Some(by_entropy) = by_entropy {
                 by_logits -= by_entropy;
             }
-            parts.push(by_logits.matmul(head));
-            if head.requires_grad() {
+            parts.push(by_logits.matmul(&head));
+            if learns {
                 by_head = Some(match by_head {
                     None => by_logits.tr().matmul(&input),
                     Some(mut sum) => Tensor::addmm_(&mut sum, &by_logits.tr(), &input),
@@ -423,6 +426,11 @@ impl Scatters<'_> {
     fn finish(self) -> Result<(), TrainError> {
         self.last.map_or(Ok(()), Scattering::wait)
     }
+}
+
+/// For sums over tokens: float32 at least.
+fn wide(tensor: &Tensor) -> Tensor {
+    if tensor.kind() == Kind::BFloat16 { tensor.to_kind(Kind::Float) } else { tensor.shallow_clone() }
 }
 
 /// The same values as a leaf of a new graph.
