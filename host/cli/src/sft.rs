@@ -23,7 +23,6 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
             lora: (&settings.lora, settings.run.seed),
             max_tokens_per_rank: settings.sft.max_tokens_per_rank,
             temperature: 1.0,
-            loss: None,
         };
         return follower.run(env, &model, runtime.handle());
     }

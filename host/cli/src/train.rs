@@ -10,7 +10,6 @@ use molt_trainer::End;
 use molt_trainer::advantage::check_estimator;
 use molt_trainer::checkpoint::Identity;
 use molt_trainer::held_out::HeldOut;
-use molt_trainer::loss::PolicyLoss;
 use molt_trainer::report::Summary;
 use molt_trainer::rl::{Training, train};
 use molt_trainer::shape::min_group;
@@ -40,7 +39,6 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
             lora: (&settings.lora, settings.run.seed),
             max_tokens_per_rank: settings.train.max_tokens_per_rank,
             temperature: settings.rollout.temperature,
-            loss: Some(PolicyLoss::from(&settings.algo)),
         };
         return follower.run(env, &model, runtime.handle());
     }

@@ -3,6 +3,7 @@
 //! The doc comment of a field is its help text. A field exists in the settings of a command only if that
 //! command reads it, so a key that would do nothing is an unknown key.
 
+mod algo;
 mod ckpt;
 mod command;
 mod filter;
@@ -16,6 +17,9 @@ mod plugins;
 mod sft;
 mod validate;
 
+pub use algo::{
+    Aggregation, Algo, Correction, CorrectionLevel, CorrectionMode, Importance, KlEstimator, NativeLoss,
+};
 pub use ckpt::{Change, Ckpt, changes};
 pub use command::{Problem, Settings, SettingsError};
 pub use filter::{Filter, FilterBy};
@@ -286,47 +290,6 @@ impl Default for Generator {
     }
 }
 
-/// What the policy's probability of a token is compared with in the loss.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Importance {
-    /// The probability it was sampled with: corrects for older weights, within the clip range.
-    #[default]
-    Sampled,
-    /// Nothing: the plain policy gradient. Only where every token was sampled by the weights being trained.
-    None,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct Algo {
-    /// The estimator plugin that turns rewards into advantages.
-    pub estimator: String,
-    /// Discount per action token, for estimators that discount.
-    pub gamma: f32,
-    /// Trace decay of GAE, for estimators that use it.
-    pub lambda: f32,
-    /// What a token's probability is compared with in the loss: sampled or none.
-    pub importance: Importance,
-    /// The probability ratio is clipped at 1 minus this.
-    pub clip_low: f64,
-    /// The probability ratio is clipped at 1 plus this.
-    pub clip_high: f64,
-}
-
-impl Default for Algo {
-    fn default() -> Self {
-        Self {
-            estimator: "grpo".into(),
-            gamma: 1.0,
-            lambda: 1.0,
-            importance: Importance::default(),
-            clip_low: 0.2,
-            clip_high: 0.2,
-        }
-    }
-}
-
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Train {
@@ -337,8 +300,8 @@ pub struct Train {
     /// Optimiser steps that each batch is split into. With 1, and train.epochs_per_batch 1, every batch is one step, and
     /// with train.sync every token is on-policy.
     pub steps_per_batch: usize,
-    /// How often each batch is trained, with algo.importance sampled: a token's ratio is to the probability that it was
-    /// sampled with, in every pass.
+    /// How often each batch is trained. In every pass a token's ratio is to the same probability, that of
+    /// algo.importance.
     pub epochs_per_batch: usize,
     /// Leave rollouts that ran out of tokens, turns or context out of the loss. They still count in the baseline of
     /// their prompt, and in whitening.

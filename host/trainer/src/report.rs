@@ -2,12 +2,14 @@
 //! Every mean is a sum over a named population, divided by its size; an empty population has no mean.
 
 use crate::advantage::finished;
+use crate::loss::correction::Correction;
 use crate::optim::Update;
 use crate::populations;
 use crate::shape::Shaped;
 use crate::step::{PolicyRow, PolicySums};
 use molt_core::ids::WeightVersion;
 use molt_core::outcome::{Dropped, Group};
+use molt_core::settings::CorrectionMode;
 use molt_core::trajectory::{Reward, Trajectory};
 use molt_rollout::{Census, readable};
 use serde::{Deserialize, Serialize};
@@ -74,6 +76,9 @@ pub struct Summary {
     /// Mean reward of the trained rollouts of the first tenth of the steps, and of the last.
     pub reward_first: Option<f64>,
     pub reward_last: Option<f64>,
+    /// Batches up to the last, in a row, of which the mask of `algo.correction` left next to nothing.
+    #[serde(default)]
+    pub masked_in_a_row: u64,
     /// Of `wall_s`, what passed before the checkpoint that the run went on from.
     #[serde(skip)]
     pub(crate) before_s: f64,
@@ -105,6 +110,21 @@ impl Summary {
         }
     }
 
+    /// Takes in what the correction of a step masked. Says so if that was all.
+    pub fn add_correction(&mut self, correction: Option<&Correction>, sums: &PolicySums) -> Option<String> {
+        let masks = correction.is_some_and(|correction| correction.mode == CorrectionMode::Mask);
+        let share = sums.outside as f64 / sums.units.max(1) as f64;
+        if !masks || sums.units == 0 || share < ALL_MASKED {
+            self.masked_in_a_row = 0;
+            return None;
+        }
+        self.masked_in_a_row += 1;
+        Some(format!(
+            "{:.1}% of the batch is outside the band of algo.correction and was not learnt from",
+            100.0 * share
+        ))
+    }
+
     /// Takes in one step and the rewards it trained on.
     pub fn add_step(&mut self, sums: &PolicySums, rewards: &[f64]) {
         self.steps += 1;
@@ -116,6 +136,9 @@ impl Summary {
         self.reward_last = mean(&self.rewards[self.rewards.len() - tenth..]);
     }
 }
+
+/// With this share of a batch outside the band of its correction, nothing is learnt from it.
+const ALL_MASKED: f64 = 0.999;
 
 fn mean(sums: &[(f64, usize)]) -> Option<f64> {
     let (sum, count) = sums.iter().fold((0.0, 0), |(s, n), (sum, count)| (s + sum, n + count));
@@ -130,6 +153,8 @@ pub struct Step<'a> {
     pub rewards: &'a [f64],
     /// Of the groups, those from which nothing can be learnt.
     pub silent: usize,
+    /// The loss has the divergence from a reference.
+    pub has_reference: bool,
     /// Every rollout dropped since the step before.
     pub dropped: &'a [Dropped],
     /// What the filter chose from, if there is one.
@@ -176,9 +201,17 @@ impl Step<'_> {
         put("time/publish", times.publish.as_secs_f64());
         put("perf/tokens_per_s", self.tokens_per_s());
         if sums.tokens > 0 {
+            put("train/entropy", sums.entropy / tokens);
             put("train/clip_fraction", sums.clipped / tokens);
+            put("train/dual_clip_fraction", sums.dual_clipped / tokens);
             put("train/ratio_mean", sums.ratio / tokens);
             put("train/kl_sampled", sums.kl / tokens);
+        }
+        if sums.units > 0 {
+            put("train/correction_outside", sums.outside as f64 / sums.units as f64);
+        }
+        if self.has_reference {
+            put("train/kl_reference", sums.kl_reference / tokens.max(1.0));
         }
         if sums.on_policy > 0 {
             put("train/logprob_gap_mean", sums.gap / sums.on_policy as f64);
@@ -279,6 +312,7 @@ mod tests {
     use molt_core::chat::Task;
     use molt_core::ids::{GroupId, RolloutId};
     use molt_core::outcome::{DropReason, Outcome};
+    use molt_core::settings::CorrectionLevel;
     use molt_core::trajectory::{Sampled, Segment};
 
     fn group(id: u64, rollouts: &[(Reward, usize, u64)]) -> Group {
@@ -317,7 +351,7 @@ mod tests {
         let advantages = [vec![0.0; 2], vec![0.0, 0.0, 0.0, -1.0], vec![0.5], vec![0.0]];
         let rows: Vec<PolicyRow<'_>> = finished(&groups)
             .zip(&advantages)
-            .map(|(t, advantages)| PolicyRow { segment: &t.segments[0], advantages: advantages.clone() })
+            .map(|(t, advantages)| PolicyRow::new(&t.segments[0], advantages.clone()))
             .collect();
         let drop = |member| Dropped {
             rollout: RolloutId { group: GroupId(2), member },
@@ -328,6 +362,7 @@ mod tests {
             groups: &groups,
             rewards: &[1.0, 0.0, 0.0, 1.0],
             silent: zero_advantage_groups(&groups, &rows),
+            has_reference: false,
             dropped: &[drop(0), drop(1)],
             census: None,
             shaped: None,
@@ -381,12 +416,36 @@ mod tests {
     }
 
     #[test]
+    fn batches_that_are_masked_whole_are_counted_in_a_row() {
+        let correction = |mode| Correction { level: CorrectionLevel::Token, mode, low: 0.5, high: 2.0 };
+        let mask = correction(CorrectionMode::Mask);
+        let seen = |outside, units| PolicySums { outside, units, ..PolicySums::default() };
+        let mut summary = Summary::default();
+        for (sums, want) in [
+            (seen(999, 1000), 1),
+            (seen(4, 4), 2),
+            (seen(998, 1000), 0),
+            (seen(1, 1), 1),
+            (seen(0, 0), 0),
+            (seen(1, 1), 1),
+        ] {
+            let note = summary.add_correction(Some(&mask), &sums);
+            assert_eq!(summary.masked_in_a_row, want);
+            assert_eq!(note.is_some(), want > 0);
+        }
+        // What is clipped is learnt from, however much it is.
+        assert_eq!(summary.add_correction(Some(&correction(CorrectionMode::Clip)), &seen(1, 1)), None);
+        assert_eq!(summary.masked_in_a_row, 0);
+    }
+
+    #[test]
     fn without_on_policy_tokens_there_is_no_gap() {
         let groups = [group(0, &[(Reward::Scored { value: 1.0, solved: true }, 1, 4)])];
         let step = Step {
             groups: &groups,
             rewards: &[1.0],
             silent: 0,
+            has_reference: false,
             dropped: &[],
             census: None,
             shaped: None,

@@ -10,9 +10,10 @@ use crate::ranks::Ranks;
 use crate::report::{Clock, Step, Summary, Times, markdown, zero_advantage_groups};
 use crate::save::{End, conclude, guarded, save_model};
 use crate::shape::{Shaping, min_group, without_truncated};
-use crate::step::{Layout, Learner, PolicySums};
+use crate::step::{Layout, Learner, PolicyRow, PolicySums};
 use molt_core::outcome::{Dropped, Group};
-use molt_core::settings::{FilterBy, Model, Train, TrainSettings};
+use molt_core::settings::{FilterBy, Importance, Model, Train, TrainSettings};
+use molt_core::trajectory::Segment;
 use molt_generator::{Generator, WeightUpdate};
 use molt_model::Weights;
 use molt_observe::{Progress, RunDir};
@@ -130,7 +131,7 @@ fn run<G: Generator>(
             None => Batches::streaming(driver, plan, queue_size),
         }
     };
-    let loss = PolicyLoss::from(&settings.algo);
+    let loss = PolicyLoss::from(&settings);
     let shaping = Shaping::new(&settings.reward, &driver.turn);
     let mut clock = Clock::start();
     let mut unwritten: Option<(u64, Vec<Group>)> = None;
@@ -177,6 +178,10 @@ fn run<G: Generator>(
             rows = without_truncated(&batch.groups, rows);
         }
         let advantages = clock.lap();
+        let is_one_step = settings.train.steps_per_batch == 1 && settings.train.epochs_per_batch == 1;
+        if loss.importance == Importance::Old && !is_one_step {
+            remember(&mut rows, &mut learner)?;
+        }
         let mut sums = PolicySums::default();
         let mut update = Update::default();
         // None if all rollouts are masked: the weights stay as they are.
@@ -196,6 +201,7 @@ fn run<G: Generator>(
             groups: &batch.groups,
             rewards: &rewards,
             silent,
+            has_reference: rows.iter().any(|row| row.reference.is_some()),
             dropped: &batch.dropped,
             census: is_filtered.then_some(&batch.census),
             shaped: shaping.is_set().then_some(shaped),
@@ -211,6 +217,15 @@ fn run<G: Generator>(
         let bound = settings.train.max_logprob_gap;
         if sums.gap_max > bound || sums.gap_max.is_nan() {
             return Err(TrainError::LogprobGap { step, gap: sums.gap_max, bound });
+        }
+        if let Some(note) = summary.add_correction(loss.correction.as_ref(), &sums) {
+            progress.note(&format!("step {step}: {note}"));
+            run_dir.event(&format!("step {step}: {note}"))?;
+        }
+        if settings.algo.correction.max_masked_batches.is_some_and(|most| summary.masked_in_a_row >= most) {
+            save_model(&mut learner, &settings.model, &run_dir.path().join("model"))?;
+            let (low, high) = settings.algo.correction.band();
+            return Err(TrainError::Masked { step, batches: summary.masked_in_a_row, low, high });
         }
         if step == 1 || step.is_multiple_of(settings.log.trajectories_every.max(1)) {
             run_dir.trajectories(step, &markdown(step, &batch.groups))?;
@@ -255,6 +270,15 @@ fn run<G: Generator>(
     progress.done();
     // An evaluation that was asked to stop gave no accuracy.
     Ok(if stop.is_cancelled() { End::Interrupted } else { end })
+}
+
+/// Keeps the log-probabilities of a batch as they are before its first optimiser step.
+fn remember(rows: &mut [PolicyRow<'_>], learner: &mut Learner) -> Result<(), TrainError> {
+    let segments: Vec<&Segment> = rows.iter().map(|row| row.segment).collect();
+    for (row, old) in rows.iter_mut().zip(learner.logprobs(&segments)?) {
+        row.old = Some(old);
+    }
+    Ok(())
 }
 
 /// What was learned is not lost with rollouts that cannot go on.

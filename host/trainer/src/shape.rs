@@ -263,7 +263,7 @@ mod tests {
         let rows = |groups| -> Vec<PolicyRow<'_>> {
             finished(groups)
                 .flat_map(|t| &t.segments)
-                .map(|segment| PolicyRow { segment, advantages: vec![1.0; segment.actions().len()] })
+                .map(|segment| PolicyRow::new(segment, vec![1.0; segment.actions().len()]))
                 .collect()
         };
         let kept = without_truncated(&groups, rows(&groups));

@@ -6,9 +6,11 @@ use super::tests::{
 };
 use super::*;
 use crate::optim::Parameter;
+use molt_core::trajectory::Segment;
 use molt_core::trajectory::{Routing, Sampled};
 use molt_model::{Decoder, KvCache, Unit};
 use proptest::prelude::*;
+use tch::Kind;
 
 /// Experts in two of three layers, and more of them than numbers of ranks divide.
 fn decoder(experts: usize, per_token: usize, normalised: bool) -> Decoder {

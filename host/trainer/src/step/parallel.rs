@@ -4,10 +4,13 @@ use super::experts::routing;
 use super::ranks::{assert_same_end, flat, twenty_steps, with_store};
 use super::tests::{LOSS, alone, converted, gradient, layout, optim, relative_difference, rows, segment};
 use super::*;
+use crate::loss::tests::losses;
 use crate::mesh::Mesh;
+use molt_core::trajectory::Segment;
 use molt_model::{Cut, Decoder};
 use proptest::prelude::*;
 use std::time::Duration;
+use tch::Kind;
 
 /// Sizes of a model of three layers, of which the second is dense, and the others too without experts.
 #[derive(Debug, Clone, Copy)]
@@ -149,13 +152,13 @@ proptest! {
     #![proptest_config(super::tests::config(40))]
 
     /// In float64 nothing is left of how ranks divide the work but rounding: loss, counts, and what each holds of the
-    /// gradient. Rows rarely divide by the parts of a sequence, parameters rarely by the ranks that hold them, and
+    /// gradient, whatever the loss. Rows rarely divide by the parts of a sequence, parameters rarely by the ranks that hold them, and
     /// there may be fewer rows than teams. Some rollouts say where their tokens went.
     #[test]
     fn the_gradient_is_that_of_one_process(
         (at, [hidden, head_dim, kv_heads, groups, ffn, experts], is_tied) in sizes(),
         shapes in super::tests::shapes(), budget in 1_usize..120, keep_layers in 0_usize..4,
-        patterns in prop::sample::select(FROZEN.to_vec()), router_aux_coef in prop_oneof![Just(0.0), 0.01..1.0],
+        loss in losses(), patterns in prop::sample::select(FROZEN.to_vec()), router_aux_coef in prop_oneof![Just(0.0), 0.01..1.0],
     ) {
         let mesh = MESHES[at];
         let experts = if mesh.expert > 1 { mesh.expert * experts.max(1) } else { experts * 2 };
@@ -177,14 +180,14 @@ proptest! {
         }
         let mut one = alone(sizes.double(), layout(100_000));
         one.router_aux_coef = router_aux_coef;
-        let expected = one.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
+        let expected = one.policy_gradient(&rows(&segments), &loss).expect("a gradient");
         let whole = gradient(&one);
         let layout = Layout { keep_layers, ..layout(budget) };
         let settings = frozen(patterns, &one.network);
         let found = meshed(mesh, |groups| {
             let mut learner = part(sizes.double(), groups, &settings, layout);
             learner.router_aux_coef = router_aux_coef;
-            let sums = learner.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
+            let sums = learner.policy_gradient(&rows(&segments), &loss).expect("a gradient");
             (sums, relative_difference(&gradient(&learner), &own(&learner, sizes.double(), &whole)))
         });
         for (sums, difference) in found {

@@ -11,6 +11,7 @@ use molt_model::{Decoder, Unit};
 use molt_torch::Store;
 use proptest::prelude::*;
 use std::time::Duration;
+use tch::Kind;
 
 /// Runs `body` as every rank of a group, each on a thread of its own, and gives back what each returns.
 pub(crate) fn ranks<T: Send>(size: usize, body: impl Fn(Group) -> T + Sync) -> Vec<T> {

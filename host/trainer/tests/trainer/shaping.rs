@@ -6,7 +6,7 @@ use crate::scripted::far;
 use molt_core::chat::Task;
 use molt_core::ids::WeightVersion;
 use molt_core::sampling::Finish;
-use molt_core::settings::{FilterBy, Importance, TrainSettings};
+use molt_core::settings::{CorrectionLevel, FilterBy, Importance, TrainSettings};
 use molt_core::trajectory::Sampled;
 use molt_generator::{Generation, Generator, GeneratorError, Request, WeightUpdate};
 use molt_observe::{Row, read_metrics};
@@ -128,7 +128,7 @@ fn truncated_rollouts_are_masked_and_a_batch_of_them_changes_nothing() {
     }
     // A group's baseline still has them: right ones are truncated, so the rest learns that it did worse. (The script's
     // log-probabilities are far from the model's, so a clipped ratio would have no gradient for that.)
-    settings.algo.importance = Importance::None;
+    settings.algo.importance = Importance::Old;
     let generator = Ruled::new(|_, seed| (seed.is_multiple_of(3), !seed.is_multiple_of(3)));
     let (result, run, rows) = go(settings, &generator, None, &dir.path().join("some"));
     result.unwrap();
@@ -236,6 +236,7 @@ fn every_metric_is_in_the_table_and_the_table_has_no_other() {
     runs.insert("all", settings);
     let mut settings = sync(&moe_model(dir.path()));
     settings.moe.router_aux_coef = 0.1;
+    settings.algo.correction.level = CorrectionLevel::Token;
     settings.train.max_steps = Some(1);
     runs.insert("experts", settings);
     for (name, settings) in runs {
