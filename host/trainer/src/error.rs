@@ -37,6 +37,11 @@ pub enum TrainError {
     )]
     NeedsGroup { estimator: String, samples: u32 },
     #[error(
+        "the estimator {estimator} compares the rollouts of a prompt: rollout.min_group must be at least 2, found \
+         {finished}"
+    )]
+    MinGroup { estimator: String, finished: u32 },
+    #[error(
         "libtorch gave up: {0}; if memory ran out, lower train.max_tokens_per_rank or sft.max_tokens_per_rank"
     )]
     Tensors(String),

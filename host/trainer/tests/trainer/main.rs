@@ -5,4 +5,5 @@ mod experts;
 mod learning;
 mod parts;
 mod scripted;
+mod shaping;
 mod turns;

@@ -177,8 +177,10 @@ fn tokens_of_older_weights_need_a_correction() {
          needs a correction: set algo.correction.level, or use algo.importance sampled, or train.sync"
     );
     for fits in [("train.sync", "true"), ("train.async_queue_size", "0"), ("algo.correction.level", "geo")] {
-        for steps in ["1", "2"] {
-            let pairs = [old, fits, ("train.steps_per_batch", steps)];
+        for more in
+            [("train.steps_per_batch", "1"), ("train.steps_per_batch", "2"), ("train.epochs_per_batch", "2")]
+        {
+            let pairs = [old, fits, more];
             train(GOOD, &pairs).expect("loads").validate().expect("is corrected");
         }
     }
@@ -310,7 +312,50 @@ fn each_rule_refuses_what_it_is_for() {
             "reward.weight is inf, but must be finite numbers",
         ),
         (&[("train.eval_every", "5")], "train.eval_every is set, so eval.prompts must name"),
+        (&[("train.keep_best", "accuracy")], "train.keep_best is set, so eval.prompts must name"),
+        (&[("train.keep_best", "pass@8")], "train.keep_best is pass@8, but must be accuracy, reward_mean"),
+        (&[("train.keep_best", "maj@1")], "train.keep_best is maj@1, but must be accuracy"),
         (&[("train.steps_per_batch", "17")], "train.steps_per_batch is 17, more than the 16 prompts"),
+        (&[("reward.clip_low", "1"), ("reward.clip_high", "1")], "reward.clip_low is 1, but must be below"),
+        (&[("reward.clip_high", "nan")], "reward.clip_high is NaN, but must be a finite number"),
+        (
+            &[("reward.overlong_penalty", "1")],
+            "reward.overlong_penalty and reward.overlong_cache go together",
+        ),
+        (&[("reward.overlong_cache", "8")], "reward.overlong_penalty and reward.overlong_cache go together"),
+        (
+            &[("reward.overlong_penalty", "0"), ("reward.overlong_cache", "8")],
+            "reward.overlong_penalty is 0, but must be above 0",
+        ),
+        (
+            &[("reward.overlong_penalty", "1"), ("reward.overlong_cache", "257")],
+            "reward.overlong_cache is 257, but must be from 1 to rollout.max_new_tokens, 256",
+        ),
+        (&[("rollout.min_group", "0")], "rollout.min_group is 0, but must be from 1"),
+        (&[("rollout.min_group", "9")], "rollout.min_group is 9, but must be from 1 to rollout.samples"),
+        (&[("rollout.filter.low", "0.5")], "rollout.filter.low is set, and does nothing without"),
+        (&[("rollout.filter.max_refills", "5")], "rollout.filter.max_refills is set, and does nothing"),
+        (
+            &[("rollout.filter.by", "reward"), ("rollout.samples_per_prompt", "1")],
+            "rollout.filter.by compares the rollouts of a prompt",
+        ),
+        (
+            &[("rollout.filter.by", "pass_rate"), ("rollout.filter.high", "1.5")],
+            "rollout.filter.high is 1.5, but must be from 0 to 1",
+        ),
+        (
+            &[("rollout.filter.by", "reward"), ("rollout.filter.low", "2")],
+            "rollout.filter.low is 2, but must be below rollout.filter.high, 1",
+        ),
+        (
+            &[
+                ("rollout.filter.by", "pass_rate"),
+                ("rollout.filter.low", "0.51"),
+                ("rollout.filter.high", "0.6"),
+            ],
+            "rollout.filter.low is 0.51, and with rollout.filter.high 0.6 no number of solved rollouts out of 8",
+        ),
+        (&[("train.epochs_per_batch", "0")], "train.epochs_per_batch is 0, but at least 1"),
         (&[("rollout.stop", "a,")], "rollout.stop holds an empty string"),
         (&[("rollout.max_context", "1")], "rollout.max_context is 1, but at least 2 tokens"),
         (&[("fsdp.tensor_parallel", "0")], "fsdp.tensor_parallel is 0, but at least 1"),
