@@ -9,6 +9,7 @@ use molt_observe::RunDir;
 use molt_rollout::{Driver, Prompts, TurnSettings, WeightedReward};
 use molt_sandbox::{Estimator, Library, Sandbox};
 use molt_trainer::TrainError;
+use molt_trainer::advantage::check_estimator;
 use molt_trainer::checkpoint::From;
 use molt_trainer::report::Summary;
 use molt_trainer::rl::{HeldOut, Training, train};
@@ -112,13 +113,15 @@ pub(crate) fn run<G: Generator>(
 ) -> (Result<Summary, TrainError>, PathBuf) {
     let runtime = runtime();
     let estimator = estimator(&settings.algo.estimator);
+    let traits = runtime.block_on(estimator.traits()).unwrap();
     let training = Training {
         weights: Weights::open(&settings.model.path).unwrap(),
         ranks: None,
         driver: Arc::new(driver(&settings, Arc::clone(&generator))),
         prompts: Arc::new(train_on),
         held_out: held_out.map(|prompts| HeldOut { driver: driver(&settings, generator), prompts }),
-        traits: runtime.block_on(estimator.traits()).unwrap(),
+        parameters: check_estimator(&settings.algo, &traits, settings.rollout.samples_per_prompt).unwrap(),
+        traits,
         estimator,
         settings,
         from: From::default(),
