@@ -53,9 +53,9 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
         format!("algo.estimator {} cannot be used", settings.algo.estimator),
         "it fails before it is given anything: look at its `describe`, and at plugins.limits",
     )?;
-    check_estimator(&settings.algo.estimator, &traits, settings.rollout.samples_per_prompt).or_user(
+    let parameters = check_estimator(&settings.algo, &traits, settings.rollout.samples_per_prompt).or_user(
         "the estimator does not go with these settings",
-        "`molt plugin inspect` shows what it needs",
+        format!("`molt plugin inspect {}` shows what it needs and takes", settings.algo.estimator),
     )?;
     min_group(&settings.rollout, &settings.algo.estimator, traits.needs_group).or_user(
         "the estimator does not go with these settings",
@@ -115,6 +115,7 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
         ranks,
         estimator,
         traits,
+        parameters,
         from,
     };
     let result = train(training, &mut run_dir, runtime.handle(), &stop);

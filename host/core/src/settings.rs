@@ -14,6 +14,7 @@ mod moe;
 mod optim;
 mod origin;
 mod overlay;
+mod parameters;
 mod plugins;
 mod sft;
 mod validate;
@@ -31,6 +32,7 @@ pub use moe::Moe;
 pub use optim::{Optim, OptimKind, Schedule};
 pub use origin::{HttpRule, HttpRuleError, Origin};
 pub use overlay::load;
+pub use parameters::{ParameterValue, Parameters};
 pub use plugins::{Access, GrantedModel, Grants, Judge, LimitOverrides, Limits, Plugins};
 pub use sft::{Sft, SftData, SftEval, SftSettings};
 

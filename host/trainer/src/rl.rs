@@ -51,8 +51,10 @@ pub struct Training<G: Generator> {
     pub prompts: Arc<Prompts>,
     pub held_out: Option<HeldOut<G>>,
     pub estimator: Estimator,
-    /// What the estimator says of itself, checked by [`crate::advantage::check_estimator`].
+    /// What the estimator says of itself.
     pub traits: Traits,
+    /// The values of its parameters, from [`crate::advantage::check_estimator`].
+    pub parameters: Vec<f64>,
     pub from: From,
 }
 
@@ -85,7 +87,9 @@ fn run<G: Generator>(
     started: Instant,
     summary: &mut Summary,
 ) -> Result<End, TrainError> {
-    let Training { settings, weights, ranks, driver, prompts, held_out, estimator, traits, from } = training;
+    let Training { settings, weights, ranks, driver, prompts, held_out, estimator, traits, parameters, from } =
+        training;
+    let traits = Traits { whiten: traits.whiten && settings.algo.whiten, ..traits };
     let plan = plan(&settings, prompts, traits.needs_group)?;
     let planned = batches_planned(&settings, &plan);
     let is_filtered = plan.filter.is_some();
@@ -165,7 +169,7 @@ fn run<G: Generator>(
         let shaped = shaping.apply(&mut batch.groups);
         let lowest = settings.reward.lowest;
         let mut rows =
-            match runtime.block_on(advantages(&estimator, &traits, &settings.algo, &batch.groups, lowest)) {
+            match runtime.block_on(advantages(&estimator, &traits, &parameters, &batch.groups, lowest)) {
                 Ok(rows) => rows,
                 Err(failure) => {
                     // Nor with an estimator that has no answer.

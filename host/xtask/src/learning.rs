@@ -23,9 +23,14 @@ const fn arm(name: &'static str, settings: &'static [&'static str]) -> Arm {
     Arm { name, settings }
 }
 
-const ARMS: [Arm; 3] = [
+const ARMS: [Arm; 8] = [
+    arm("dr-grpo", &["--algo.estimator", "dr-grpo"]),
     arm("grpo", &["--algo.estimator", "grpo"]),
+    arm("maxrl", &["--algo.estimator", "maxrl"]),
     arm("reinforce", &["--algo.estimator", "reinforce"]),
+    arm("reinforce-baseline", &["--algo.estimator", "reinforce-baseline"]),
+    arm("rloo", &["--algo.estimator", "rloo"]),
+    arm("rloo-length", &["--algo.estimator", "rloo-length"]),
     arm("turn-credit", &["--algo.estimator", "turn-credit"]),
 ];
 

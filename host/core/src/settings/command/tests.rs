@@ -33,6 +33,27 @@ fn flags_win_over_the_file_and_the_file_over_defaults() {
 }
 
 #[test]
+fn parameters_of_a_plugin_are_numbers_switches_and_words() {
+    use ParameterValue::{Number, Switch, Word};
+    let file = "[algo.parameters]\ngamma = 1\nlambda = 0.5\ncentre = false\nover = 'tokens'\n";
+    let flags = [("algo.parameters.gamma", "-2e-1"), ("algo.parameters.centre", "true")];
+    let settings = train(file, &flags).expect("loads");
+    let expected = [
+        ("centre", Switch(true)),
+        ("gamma", Number(-0.2)),
+        ("lambda", Number(0.5)),
+        ("over", Word("tokens".into())),
+    ];
+    assert_eq!(settings.algo.parameters, expected.map(|(name, value)| (name.to_owned(), value)).into());
+    assert_eq!(
+        message(train("[algo]\ngamma = 0.9\n[algo.parameters]\nover = [1]\n", &[("algo.lambda", "1")])),
+        "run.toml:2: there is no setting algo.gamma; did you mean algo.parameters.gamma?\n\
+         run.toml:4: algo.parameters.over is [1], but must be a number, true or false, or a word\n\
+         --algo.lambda: there is no setting algo.lambda; did you mean algo.parameters.lambda?"
+    );
+}
+
+#[test]
 fn every_kind_of_value_is_read_from_a_flag() {
     let settings = train(
         "",
@@ -384,7 +405,7 @@ proptest! {
         seed in 0..=i64::MAX as u64,
         text in "\\PC*",
         lr in proptest::num::f64::POSITIVE,
-        gamma in 0f32..1.0,
+        gamma in 0f64..1.0,
         stop in proptest::collection::vec(".*", 0..3),
         plugin in "\\PC+",
         cpu_ms in proptest::option::of(0u64..1_000_000),
@@ -398,7 +419,11 @@ proptest! {
         settings.data.prompt_key = text;
         settings.optim.lr = lr;
         settings.optim.schedule = Schedule::Cosine;
-        settings.algo.gamma = gamma;
+        settings.algo.parameters = [
+            ("gamma".to_owned(), ParameterValue::Number(gamma)),
+            ("whiten".to_owned(), ParameterValue::Switch(sync)),
+            ("over".to_owned(), ParameterValue::Word("tokens".to_owned())),
+        ].into();
         settings.rollout.stop = stop;
         settings.train.sync = sync;
         settings.train.max_steps = max_steps;
