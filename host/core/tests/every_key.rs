@@ -10,6 +10,7 @@ fn other(kind: &Kind, default: Option<&str>) -> String {
     match kind {
         Kind::Switch => (default != Some("true")).to_string(),
         Kind::Count { .. } => (default.and_then(|d| d.parse().ok()).unwrap_or(2_u64) + 1).to_string(),
+        Kind::Parameter => "0.5".into(),
         Kind::Number => (default.and_then(|d| d.parse().ok()).unwrap_or(1.0_f64) * 0.75 + 0.0625).to_string(),
         Kind::Text => "something".into(),
         Kind::Choice(words) => words.iter().find(|word| Some(word.as_str()) != default).unwrap().clone(),
@@ -86,7 +87,10 @@ fn every_key_is_read_somewhere() {
     let all = [keys::<TrainSettings>(), keys::<SftSettings>(), keys::<EvalSettings>()].concat();
     let unread: Vec<String> = all
         .iter()
-        .filter(|key| !texts.iter().any(|text| reads(text, key.path.last().unwrap())))
+        .filter(|key| {
+            let name = key.path.iter().rfind(|part| *part != ANY).unwrap();
+            !texts.iter().any(|text| reads(text, name))
+        })
         .map(Key::name)
         .collect();
     assert!(unread.is_empty(), "nothing reads {unread:?}");

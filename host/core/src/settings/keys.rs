@@ -124,7 +124,7 @@ fn collect(
         }
     } else if target["additionalProperties"].is_object() {
         path.push(ANY.to_owned());
-        collect(root, &target["additionalProperties"], path, None, "", keys);
+        collect(root, &target["additionalProperties"], path, None, doc, keys);
         path.pop();
     } else {
         keys.push(Key {

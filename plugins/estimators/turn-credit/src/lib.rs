@@ -51,7 +51,8 @@ impl Estimator for TurnCredit {
                 let there = group.iter().filter_map(|m| Some((m.rollout, *returns[m.rollout].get(turn)?)));
                 let (rollouts, values): (Vec<usize>, Vec<f64>) = there.unzip();
                 for (rollout, step) in rollouts.into_iter().zip(relative(&values)) {
-                    advantages[rollout][turn] += step_weight * step;
+                    let turns: &mut Vec<f64> = &mut advantages[rollout];
+                    turns[turn] += step_weight * step;
                 }
             }
         }
