@@ -83,7 +83,7 @@ async fn sources_are_reported_apart_and_what_failed_is_not_solved() {
     // Rows 0 to 5: even ones of "a", odd ones of "b", 5 of none; row 2 has no label, so it cannot be graded.
     let rows = (0..6).map(|n: usize| {
         let name = n.to_string();
-        let source = [("data_source", if n % 2 == 0 { "a" } else { "b" })];
+        let source = [("data_source", if n.is_multiple_of(2) { "a" } else { "b" })];
         task(&name, (n != 2).then_some(&*name), if n == 5 { &[] } else { &source })
     });
     let prompts = Prompts { rows: rows.collect(), skipped: 0 };

@@ -53,7 +53,8 @@ mod tests {
             ..Batch::of(&[1.0, 0.0, 0.5], &[0, 0, 1], &[])
         };
         let found = advantages(batch);
-        for (found, expected) in found.iter().zip([0.707_107, -0.707_107, 0.0]) {
+        let half = std::f32::consts::FRAC_1_SQRT_2;
+        for (found, expected) in found.iter().zip([half, -half, 0.0]) {
             assert!((found - expected).abs() < 1e-6, "{found} is not {expected}");
         }
     }
