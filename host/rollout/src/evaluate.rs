@@ -125,26 +125,27 @@ pub async fn evaluate<G: Generator>(
 }
 
 fn report(groups: Vec<Group>, measure: Measure<'_>) -> EvalReport {
-    let mut by_source: BTreeMap<&str, Vec<&Group>> = BTreeMap::new();
-    for group in &groups {
+    let rows: Vec<EvalRow> = groups.iter().map(row).collect();
+    let prompts: Vec<(&Group, &EvalRow)> = groups.iter().zip(&rows).collect();
+    let mut by_source: BTreeMap<&str, Vec<(&Group, &EvalRow)>> = BTreeMap::new();
+    for &(group, row) in &prompts {
         if let Some(source) = source(&group.task, measure.source_key) {
-            by_source.entry(source).or_default().push(group);
+            by_source.entry(source).or_default().push((group, row));
         }
     }
-    let of_source = |(name, groups): (&str, Vec<&Group>)| (name.to_owned(), scores(&groups, measure));
-    let sources = by_source.into_iter().map(of_source).collect();
+    let of_source = |(name, prompts): (&str, Vec<_>)| (name.to_owned(), scores(&prompts, measure));
     EvalReport {
         samples: measure.samples,
-        all: scores(&groups.iter().collect::<Vec<_>>(), measure),
-        sources,
+        all: scores(&prompts, measure),
+        sources: by_source.into_iter().map(of_source).collect(),
         metrics: metrics(groups.iter().flat_map(Group::finished)),
-        rows: groups.iter().map(row).collect(),
+        rows,
         groups,
     }
 }
 
-fn scores(groups: &[&Group], Measure { samples, ks, .. }: Measure<'_>) -> Scores {
-    let rows: Vec<EvalRow> = groups.iter().map(|group| row(group)).collect();
+fn scores(prompts: &[(&Group, &EvalRow)], Measure { samples, ks, .. }: Measure<'_>) -> Scores {
+    let (groups, rows): (Vec<&Group>, Vec<&EvalRow>) = prompts.iter().copied().unzip();
     let mean =
         |values: &[f64]| (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
     let pass_at = [1].iter().chain(ks).filter_map(|&k| {

@@ -63,16 +63,28 @@ pub(crate) fn rollouts(groups: &[Group], rewards: &[f64], dropped: &[Dropped]) -
     metrics
 }
 
-/// The standard deviation of the rewards of every group with two rollouts or more, with n - 1 below. From the
-/// differences to the mean, so that equal rewards have none.
-fn spreads(groups: &[Group], rewards: &[f64]) -> impl Iterator<Item = f64> {
+/// The rewards of each group.
+fn by_group<'a>(groups: &'a [Group], rewards: &'a [f64]) -> impl Iterator<Item = &'a [f64]> {
     let mut rest = rewards;
-    groups.iter().filter_map(move |group| {
+    groups.iter().map(move |group| {
         let (own, others) = rest.split_at(group.finished().count().min(rest.len()));
         rest = others;
+        own
+    })
+}
+
+/// Groups whose rollouts all have the same reward. One that has a single rollout left is such a group.
+pub(crate) fn zero_variance_groups(groups: &[Group], rewards: &[f64]) -> usize {
+    by_group(groups, rewards).filter(|own| own.iter().all(|reward| Some(reward) == own.first())).count()
+}
+
+/// The standard deviation of the rewards of every group with two rollouts or more, with n - 1 below. From the
+/// differences to the mean, so that equal rewards have none.
+fn spreads<'a>(groups: &'a [Group], rewards: &'a [f64]) -> impl Iterator<Item = f64> + 'a {
+    by_group(groups, rewards).filter(|own| own.len() > 1).map(|own| {
         let mean = own.iter().sum::<f64>() / own.len() as f64;
         let squares: f64 = own.iter().map(|reward| (reward - mean).powi(2)).sum();
-        (own.len() > 1).then(|| (squares / (own.len() - 1) as f64).sqrt())
+        (squares / (own.len() - 1) as f64).sqrt()
     })
 }
 

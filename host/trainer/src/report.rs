@@ -193,7 +193,8 @@ impl Step<'_> {
         }
         put("rollout/groups", self.groups.len() as f64);
         put("rollout/zero_advantage_groups", self.silent as f64);
-        put("rollout/zero_variance_groups", self.zero_variance_groups() as f64);
+        let equal = populations::zero_variance_groups(self.groups, self.rewards);
+        put("rollout/zero_variance_groups", equal as f64);
         put("time/step", times.between.as_secs_f64() + times.work());
         put("time/between", times.between.as_secs_f64());
         put("time/generate_wait", times.generate_wait.as_secs_f64());
@@ -267,16 +268,6 @@ impl Step<'_> {
     /// The share of the trained rollouts for which `holds`.
     fn share(&self, holds: impl Fn(&Trajectory) -> bool) -> f64 {
         self.trajectories().filter(|t| holds(t)).count() as f64 / self.rewards.len().max(1) as f64
-    }
-
-    /// Groups whose rollouts all have the same reward. One that has a single rollout left is such a group.
-    fn zero_variance_groups(&self) -> usize {
-        let mut rewards = self.rewards.iter();
-        let equal = |group: &&Group| {
-            let rewards: Vec<f64> = rewards.by_ref().take(group.finished().count()).copied().collect();
-            rewards.iter().all(|reward| Some(reward) == rewards.first())
-        };
-        self.groups.iter().filter(equal).count()
     }
 }
 

@@ -182,8 +182,7 @@ fn run<G: Generator>(
             rows = without_truncated(&batch.groups, rows);
         }
         let advantages = clock.lap();
-        let is_one_step = settings.train.steps_per_batch == 1 && settings.train.epochs_per_batch == 1;
-        if loss.importance == Importance::Old && !is_one_step {
+        if loss.importance == Importance::Old && steps_of_a_batch > 1 {
             remember(&mut rows, &mut learner)?;
         }
         let mut sums = PolicySums::default();
