@@ -87,6 +87,34 @@ fn a_group_estimator_with_one_sample() {
 }
 
 #[test]
+fn what_the_estimator_makes_nothing_of() {
+    refused(
+        &["--algo.kl.coef", "0.1", "--algo.kl.in", "reward"],
+        &["grpo does not look at it", "algo.kl.in loss"],
+    );
+    refused(&["--critic.warmup_steps", "2"], &["grpo needs no values", "gae"]);
+}
+
+#[test]
+fn a_teacher_that_is_not_there_or_reads_other_tokens() {
+    refused(&["--teacher.model", "no/such/model"], &["no/such/model", "teacher.model"]);
+    let dir = TempDir::new().unwrap();
+    let teacher = model_copy(dir.path());
+    let file = teacher.join("tokenizer.json");
+    let mut tokenizer: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let vocabulary = tokenizer["model"]["vocab"].as_object_mut().unwrap();
+    let names: Vec<String> = vocabulary.keys().take(2).cloned().collect();
+    let [first, second] = [&names[0], &names[1]].map(|name| vocabulary[name].clone());
+    vocabulary.insert(names[0].clone(), second);
+    vocabulary.insert(names[1].clone(), first);
+    fs::write(&file, tokenizer.to_string()).unwrap();
+    refused(
+        &["--teacher.model", path(&teacher)],
+        &["teacher.model", "its tokenizer is another", "model.path"],
+    );
+}
+
+#[test]
 fn missing_model() {
     refused(&["--model.path", "no/such/model"], &["no/such/model", "config.json"]);
 }

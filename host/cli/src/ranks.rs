@@ -3,11 +3,12 @@
 use crate::launch::Lifeline;
 use crate::stop::{OrStop, Stop};
 use crate::wiring::Model;
+use crate::wiring::beside::{critic, reference};
 use molt_core::rank_env::RankEnv;
-use molt_core::settings::{Fsdp, Lora, Optim, Settings};
+use molt_core::settings::{Fsdp, Lora, Optim, Settings, TrainSettings};
 use molt_model::Weights;
 use molt_trainer::ranks::Ranks;
-use molt_trainer::step::{Layout, Learner};
+use molt_trainer::step::{Layout, Learner, Models};
 use tokio::runtime::Handle;
 
 /// Which rank this is, by its environment. None for a process that trains alone.
@@ -25,20 +26,28 @@ pub(crate) fn others(
     env: Option<&RankEnv>,
     fsdp: &Fsdp,
     settings: &impl Settings,
-    weights: &Weights,
+    weights: (&Weights, &[&Weights]),
 ) -> Result<Option<Ranks>, Stop> {
     let Some(env) = env else { return divides(1, fsdp, weights).map(|()| None) };
     join(env, fsdp, settings, weights).map(Some)
 }
 
 /// Refuses numbers of ranks, or models, that do not divide as the settings say.
-fn divides(ranks: usize, fsdp: &Fsdp, weights: &Weights) -> Result<(), Stop> {
-    let model = weights.network().config();
-    Ranks::divide(ranks, fsdp, model)
-        .or_user("the ranks cannot divide the work", "molt --nproc N starts N ranks on this machine")
+fn divides(ranks: usize, fsdp: &Fsdp, (weights, others): (&Weights, &[&Weights])) -> Result<(), Stop> {
+    let divide = |weights: &Weights| {
+        Ranks::divide(ranks, fsdp, weights.network().config())
+            .or_user("the ranks cannot divide the work", "molt --nproc N starts N ranks on this machine")
+    };
+    divide(weights)?;
+    others.iter().try_for_each(|weights| divide(weights))
 }
 
-fn join(env: &RankEnv, fsdp: &Fsdp, settings: &impl Settings, weights: &Weights) -> Result<Ranks, Stop> {
+fn join(
+    env: &RankEnv,
+    fsdp: &Fsdp,
+    settings: &impl Settings,
+    weights: (&Weights, &[&Weights]),
+) -> Result<Ranks, Stop> {
     let text = settings.to_toml().or_user("these settings cannot be written down", "use paths in UTF-8")?;
     divides(env.size, fsdp, weights)?;
     let _lifeline = Lifeline::hold();
@@ -46,6 +55,16 @@ fn join(env: &RankEnv, fsdp: &Fsdp, settings: &impl Settings, weights: &Weights)
         format!("{env} cannot join the others"),
         "look at what the other ranks say; fsdp.interface names the network device, fsdp.timeout_s how long to wait",
     )
+}
+
+/// The models beside the policy that all ranks must have the same: its reference, and its critic if that has a model of
+/// its own.
+pub(crate) fn beside<'w>(
+    settings: &TrainSettings,
+    reference: Option<&'w Weights>,
+    critic: Option<&'w Weights>,
+) -> Vec<&'w Weights> {
+    reference.into_iter().chain(critic.filter(|_| settings.critic.model.is_some())).collect()
 }
 
 /// What a follower needs of the settings of its command.
@@ -57,6 +76,8 @@ pub(crate) struct Follower<'a, S> {
     pub(crate) lora: (&'a Lora, u64),
     pub(crate) max_tokens_per_rank: usize,
     pub(crate) temperature: f64,
+    /// Those of reinforcement learning, which may have more models.
+    pub(crate) train: Option<&'a TrainSettings>,
 }
 
 impl<S: Settings> Follower<'_, S> {
@@ -66,9 +87,14 @@ impl<S: Settings> Follower<'_, S> {
         runtime.spawn(async { while tokio::signal::ctrl_c().await.is_ok() {} });
         let (lora, seed) = self.lora;
         let weights = model.policy(self.optim, lora, seed)?;
-        let ranks = join(env, self.fsdp, self.settings, &weights)?;
+        let reference = self.train.map(|train| reference(train, model)).transpose()?.flatten();
+        let critic = self.train.map(|train| critic(train, model)).transpose()?;
+        let others = self.train.map(|train| beside(train, reference.as_ref(), critic.as_ref()));
+        let ranks = join(env, self.fsdp, self.settings, (&weights, &others.unwrap_or_default()))?;
         let layout = Layout::new(self.max_tokens_per_rank, self.fsdp);
-        Learner::follow(weights, ranks, self.optim, layout, self.temperature)
+        let critic = critic.zip(self.train.map(|train| &train.critic.optim));
+        let models = Models { policy: (weights, self.optim), reference, critic };
+        Learner::follow(models, ranks, layout, self.temperature)
             .or_failed(format!("{env} cannot go on"), "look at what the other ranks say")
     }
 }

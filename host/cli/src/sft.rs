@@ -23,6 +23,7 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
             lora: (&settings.lora, settings.run.seed),
             max_tokens_per_rank: settings.sft.max_tokens_per_rank,
             temperature: 1.0,
+            train: None,
         };
         return follower.run(env, &model, runtime.handle());
     }
@@ -42,9 +43,9 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
     let data: Vec<&Path> = settings.data.conversations.iter().map(PathBuf::as_path).collect();
     let identity = Identity::new("sft", &data, components.clone(), wiring::toml(&settings)?)
         .or_user("the data cannot be read", "look at data.conversations")?;
-    let identity = wiring::frozen(identity, (&settings.optim, &settings.lora), &weights)?;
+    let identity = wiring::frozen(identity, (&settings.optim, &settings.lora), &weights, &[])?;
     let from = wiring::from(&settings.ckpt, &path, identity, &settings, weights.shapes())?;
-    let ranks = ranks::others(rank.as_ref(), &settings.fsdp, &settings, &weights)?;
+    let ranks = ranks::others(rank.as_ref(), &settings.fsdp, &settings, (&weights, &[]))?;
     let parts = (&components, None);
     let mut run_dir = wiring::record((&path, lock), "sft", &settings, parts, Some(&from))?;
     eprintln!("model     {}", model.describe());

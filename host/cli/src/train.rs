@@ -5,6 +5,7 @@ use crate::stop::{OrStop, Stop};
 use crate::{interrupt, present, wiring};
 use molt_core::settings::TrainSettings;
 use molt_generator::Engine;
+use molt_model::Weights;
 use molt_rollout::Prompts;
 use molt_trainer::End;
 use molt_trainer::advantage::check_estimator;
@@ -39,6 +40,7 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
             lora: (&settings.lora, settings.run.seed),
             max_tokens_per_rank: settings.train.max_tokens_per_rank,
             temperature: settings.rollout.temperature,
+            train: Some(&settings),
         };
         return follower.run(env, &model, runtime.handle());
     }
@@ -53,7 +55,7 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
         format!("algo.estimator {} cannot be used", settings.algo.estimator),
         "it fails before it is given anything: look at its `describe`, and at plugins.limits",
     )?;
-    let parameters = check_estimator(&settings.algo, &traits, settings.rollout.samples_per_prompt).or_user(
+    let parameters = check_estimator(&settings, &traits).or_user(
         "the estimator does not go with these settings",
         format!("`molt plugin inspect {}` shows what it needs and takes", settings.algo.estimator),
     )?;
@@ -74,17 +76,31 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
     let eval_turn = wiring::eval_turn(&settings.eval, &settings.agent, &model)?;
     let (weights, copy) =
         (model.policy(&settings.optim, &settings.lora, settings.run.seed)?, model.weights()?);
+    let reference = wiring::beside::reference(&settings, &model)?;
+    let critic = traits.needs_values.then(|| wiring::beside::critic(&settings, &model)).transpose()?;
 
     let components = plugins.components();
     let data = [&*settings.data.prompts];
     let identity = Identity::new("train", &data, components.clone(), wiring::toml(&settings)?)
         .or_user("the data cannot be read", "look at data.prompts")?;
-    let identity = wiring::frozen(identity, (&settings.optim, &settings.lora), &weights)?;
+    // What is in no checkpoint.
+    let fixed = critic.iter().filter(|_| !settings.critic.optim.freeze.is_empty()).chain(&reference);
+    let fixed: Vec<&Weights> = fixed.collect();
+    let identity = wiring::frozen(identity, (&settings.optim, &settings.lora), &weights, &fixed)?;
     let from = wiring::from(&settings.ckpt, &path, identity, &settings, weights.shapes())?;
-    let ranks = ranks::others(rank.as_ref(), &settings.fsdp, &settings, &weights)?;
+    let others = ranks::beside(&settings, reference.as_ref(), critic.as_ref());
+    let ranks = ranks::others(rank.as_ref(), &settings.fsdp, &settings, (&weights, &others))?;
     let parts = (&components, Some(&*plugins.lock()?));
     let mut run_dir = wiring::record((&path, lock), "train", &settings, parts, Some(&from))?;
     eprintln!("model     {}", model.describe());
+    if let Some(path) = settings.reference() {
+        let what = if settings.teacher.model.is_some() { "teacher  " } else { "reference" };
+        eprintln!("{what} {}", path.display());
+    }
+    if critic.is_some() {
+        let path = settings.critic.model.as_ref().unwrap_or(&settings.model.path);
+        eprintln!("critic    from {}", path.display());
+    }
     let mut data = format!("{} to train on", prompts.rows.len());
     if let Some(held_out) = &held_out {
         data += &format!(", {} held out", held_out.rows.len());
@@ -112,6 +128,8 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
         prompts: Arc::new(prompts),
         settings,
         weights,
+        reference,
+        critic,
         ranks,
         estimator,
         traits,

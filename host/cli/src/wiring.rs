@@ -1,6 +1,7 @@
 //! From validated settings to the parts of a run: everything is loaded and checked before anything starts.
 
 mod begin;
+pub(crate) mod beside;
 mod plugins;
 
 pub(crate) use begin::{from, frozen, record, run_dir, toml};
@@ -177,6 +178,8 @@ pub(crate) fn training_turn(settings: &settings::TrainSettings, model: &Model) -
         max_context: model.context("rollout.max_context", rollout.max_context)?,
         max_turns: settings.agent.max_turns,
         record_routing: settings.train.replay_routing,
+        // A teacher says all that is to be learnt.
+        reward_is_optional: settings.teacher.model.is_some(),
     })
 }
 
@@ -197,6 +200,7 @@ pub(crate) fn eval_turn(
         max_context: model.context("eval.max_context", eval.max_context)?,
         max_turns: agent.max_turns,
         record_routing: false,
+        reward_is_optional: false,
     })
 }
 

@@ -9,7 +9,9 @@ mod command;
 mod compute;
 mod filter;
 mod keys;
+mod kl;
 mod lora;
+mod models;
 mod moe;
 mod optim;
 mod origin;
@@ -27,7 +29,9 @@ pub use command::{Problem, Settings, SettingsError};
 pub use compute::Compute;
 pub use filter::{Filter, FilterBy};
 pub use keys::{ANY, Key, Kind, keys, nearest};
+pub use kl::{Kl, KlIn};
 pub use lora::Lora;
+pub use models::{Critic, Reference, Teacher};
 pub use moe::Moe;
 pub use optim::{Optim, OptimKind, Schedule};
 pub use origin::{HttpRule, HttpRuleError, Origin};
@@ -54,6 +58,9 @@ pub struct TrainSettings {
     pub rollout: Rollout,
     pub generator: Generator,
     pub algo: Algo,
+    pub reference: Reference,
+    pub teacher: Teacher,
+    pub critic: Critic,
     pub train: Train,
     pub fsdp: Fsdp,
     pub moe: Moe,

@@ -284,7 +284,7 @@ pub(crate) fn uniform(seed: u64, name: &str) -> impl FnMut() -> f64 + use<> {
 
 /// `count` normal numbers of deviation `std` from the stream of [`uniform`], by the transform of Box and Muller
 /// (1958).
-fn normal(seed: u64, name: &str, count: usize, std: f64) -> Tensor {
+pub(crate) fn normal(seed: u64, name: &str, count: usize, std: f64) -> Tensor {
     let mut uniform = uniform(seed, name);
     let mut values = Vec::with_capacity(count + 1);
     while values.len() < count {

@@ -14,6 +14,7 @@ use crate::rope::{Rope, Rotation};
 pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
 pub(crate) const NORM: &str = "model.norm.weight";
 pub(crate) const HEAD: &str = "lm_head.weight";
+pub(crate) const VALUE: &str = "score.weight";
 
 /// A causal language model of the Llama family without its parameters: an embedding, a chain of layers, and a
 /// head. Who calls it gives the parameters of a unit, and may drop them after.
@@ -24,6 +25,8 @@ pub struct Network {
     adapter: Option<Adapter>,
     parallel: Parallel,
     compute: Compute,
+    /// The head makes one number of a hidden state in place of logits.
+    is_critic: bool,
 }
 
 /// A part of the model whose parameters are needed together.
@@ -31,14 +34,14 @@ pub struct Network {
 pub enum Unit {
     Embedding,
     Layer(usize),
-    /// The last norm, and the projection to logits unless it is the embedding.
+    /// The last norm, and the projection to logits unless it is the embedding, or that to a value.
     Head,
 }
 
 impl Network {
     pub fn new(config: Config) -> Self {
         let (rope, parallel) = (Rope::new(&config), Parallel::default());
-        Self { rope, config, adapter: None, parallel, compute: Compute::default() }
+        Self { rope, config, adapter: None, parallel, compute: Compute::default(), is_critic: false }
     }
 
     /// Layers are computed in these numbers: see [`Network::kind`].
@@ -73,6 +76,20 @@ impl Network {
     /// The ranks that compute layers together with this one.
     pub fn parallel(&self) -> &Parallel {
         &self.parallel
+    }
+
+    pub(crate) fn with_value_head(self) -> Self {
+        Self { is_critic: true, ..self }
+    }
+
+    /// Whether the head makes values in place of logits.
+    pub fn is_critic(&self) -> bool {
+        self.is_critic
+    }
+
+    /// Whether the projection to logits is the embedding.
+    pub fn is_tied(&self) -> bool {
+        self.config.tie_word_embeddings && !self.is_critic
     }
 
     pub(crate) fn adapted(self, adapter: Adapter) -> Self {
@@ -142,7 +159,8 @@ impl Network {
             Unit::Layer(layer) => Block::names(&self.config, layer)
                 .map(|name| format!("model.layers.{layer}.{name}.weight"))
                 .collect(),
-            Unit::Head if self.config.tie_word_embeddings => vec![NORM.to_owned()],
+            Unit::Head if self.is_critic => vec![NORM.to_owned(), VALUE.to_owned()],
+            Unit::Head if self.is_tied() => vec![NORM.to_owned()],
             Unit::Head => vec![NORM.to_owned(), HEAD.to_owned()],
         }
     }
@@ -196,7 +214,7 @@ impl Network {
         if rounded.kind() == Kind::BFloat16 { rounded.to_kind(Kind::Float) } else { rounded }
     }
 
-    /// Logits `[.., V]` of normed hidden states `[.., d]`, by what [`Network::head`] made.
+    /// Logits `[.., V]` of normed hidden states `[.., d]`, or of a critic values `[.., 1]`, by what [`Network::head`] made.
     pub fn logits(&self, head: &Tensor, hidden: &Tensor) -> Tensor {
         linear(&hidden.to_kind(head.kind()), head)
     }

@@ -93,6 +93,12 @@ impl Tokenizer {
         self.inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1)
     }
 
+    /// The first token that `other` spells in another way or does not know; None if both have the same vocabulary.
+    pub fn first_difference(&self, other: &Self) -> Option<Token> {
+        let most = self.vocab_size().max(other.vocab_size()) as Token;
+        (0..most).find(|&token| self.token_text(token) != other.token_text(token))
+    }
+
     /// Special tokens by the names that templates use, e.g. `bos_token`.
     pub(crate) fn special_tokens(&self) -> &[(String, String)] {
         &self.special

@@ -9,10 +9,10 @@ use tch::{Device, Kind, Tensor};
 use crate::adapter::Adapter;
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
-use crate::decoder::{Decoder, match_names};
+use crate::decoder::{Decoder, match_names, normal};
 use crate::error::ModelError;
 use crate::experts::stored;
-use crate::network::{EMBEDDING, HEAD, Network};
+use crate::network::{EMBEDDING, HEAD, Network, VALUE};
 
 /// Values of each parameter that [`Weights::fingerprint`] looks at, from the beginning and from the end.
 const LOOKED_AT: i64 = 4096;
@@ -88,6 +88,20 @@ impl Weights {
     /// Layers are computed in these numbers; what [`Weights::rows`] gives stays float32.
     pub fn in_numbers(self, compute: Compute) -> Self {
         Self { network: self.network.in_numbers(compute), ..self }
+    }
+
+    /// With a head `[1, d]` that gives a hidden state a value, in place of the projection to logits: normal with the
+    /// model's `initializer_range`, from a stream that belongs to `seed`.
+    #[must_use]
+    pub fn with_value_head(mut self, seed: u64) -> Self {
+        let config = self.network.config();
+        let width = config.hidden_size;
+        let head = normal(seed, VALUE, width, config.initializer_range).view([1, width as i64]);
+        self.shapes.remove(HEAD);
+        self.shapes.insert(VALUE.to_owned(), head.size());
+        self.memory.insert(VALUE.to_owned(), head);
+        self.network = self.network.with_value_head();
+        self
     }
 
     /// What the model computes.

@@ -34,6 +34,8 @@ pub struct TurnSettings {
     pub max_turns: u32,
     /// Trajectories keep the experts of their tokens, of a model that has some.
     pub record_routing: bool,
+    /// A rollout that nobody scored has the reward 0, where learning needs none; else it is dropped.
+    pub reward_is_optional: bool,
 }
 
 /// Whether the text of `messages` may fit into so many tokens: tells at no cost what is not worth rendering.
@@ -172,7 +174,13 @@ impl<G: Generator> Driver<G> {
         let rollouts = members.map(|member| self.graded(stream, RolloutId { group: id, member }, task));
         let rollouts = try_join_all(rollouts).await?;
         let call = Call { rollout: None, seed: derive(self.seed, stream.group_plugin(id)) };
-        let outcomes = score::together(&self.rewards, call, rollouts, &self.environment.info().name).await;
+        let outcomes = score::together(
+            (&self.rewards, self.turn.reward_is_optional),
+            call,
+            rollouts,
+            &self.environment.info().name,
+        )
+        .await;
         Ok(Group { id, task: task.clone(), outcomes })
     }
 

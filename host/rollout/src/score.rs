@@ -11,6 +11,7 @@
 //!   at least 1.
 //! * Where several name a metric, the last reward plugin's is kept. `reward/NAME` is what one of them gave, before
 //!   its weight.
+//! * One that nobody scored is dropped, or has the reward 0 where learning needs none.
 //! * A turn earned what the environment gave for it, and the last turn what the reward plugins gave, too.
 
 use crate::episode::Played;
@@ -56,7 +57,7 @@ pub(crate) async fn alone(rewards: &[WeightedReward], call: Call, played: Played
 /// Asks the rewards that see all rollouts of a group which are not dropped yet, and gives every rollout its
 /// outcome. `environment` is the name of the one that the rollouts come from.
 pub(crate) async fn together(
-    rewards: &[WeightedReward],
+    (rewards, is_optional): (&[WeightedReward], bool),
     call: Call,
     rollouts: Vec<Result<Graded, Dropped>>,
     environment: &str,
@@ -84,7 +85,7 @@ pub(crate) async fn together(
                 *verdict = Some(usable(reward, played.id, answer)?);
             }
         }
-        finish(rewards, played, verdicts, environment)
+        finish((rewards, is_optional), played, verdicts, environment)
     };
     let outcomes = rollouts.into_iter().map(|rollout| match rollout.and_then(&mut outcome) {
         Ok(trajectory) => Outcome::Finished(Box::new(trajectory)),
@@ -114,7 +115,7 @@ fn usable(
 
 /// Puts together what environment and rewards said of a rollout.
 fn finish(
-    rewards: &[WeightedReward],
+    (rewards, is_optional): (&[WeightedReward], bool),
     played: Played,
     verdicts: Vec<Option<Verdict>>,
     environment: &str,
@@ -163,6 +164,7 @@ fn finish(
             Score::Scored { value, solved: solved.or(tally.solved).unwrap_or(value >= 1.0) }
         }
         // Not dropped: a policy must not escape its score by never coming to an end.
+        (None, None) if is_optional => Score::Scored { value: 0.0, solved: false },
         (None, None) if !tally.over => {
             let reason = "no turn or no room was left before anything was scored".to_string();
             Score::Invalid { reason }
@@ -189,7 +191,22 @@ mod tests {
         let id = RolloutId { group: GroupId(3), member: 1 };
         let sample = Sample { task, seed: 0, messages: vec![], completion: String::new(), truncated: false };
         let tally = Tally { over: true, turns: turns.into(), scored: true, ..Tally::default() };
-        finish(&[], Played { id, segments: vec![], sample, tally }, vec![], "odd")
+        finish((&[], false), Played { id, segments: vec![], sample, tally }, vec![], "odd")
+    }
+
+    #[test]
+    fn what_nobody_scored_is_dropped_unless_no_reward_is_needed() {
+        let of = |is_optional| {
+            let task = Task { id: "1".into(), messages: vec![], label: None, fields: vec![] };
+            let id = RolloutId { group: GroupId(3), member: 1 };
+            let sample =
+                Sample { task, seed: 0, messages: vec![], completion: String::new(), truncated: false };
+            let tally = Tally { over: true, turns: vec![0.0], ..Tally::default() };
+            finish((&[], is_optional), Played { id, segments: vec![], sample, tally }, vec![], "odd")
+        };
+        assert_eq!(of(false).map_err(|dropped| dropped.reason), Err(DropReason::NoReward));
+        let trajectory = of(true).expect("no reward is needed");
+        assert_eq!(trajectory.reward, Score::Scored { value: 0.0, solved: false });
     }
 
     #[test]

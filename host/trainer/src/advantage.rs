@@ -1,25 +1,30 @@
 //! From the rewards of a batch to an advantage for every action token.
 
+use crate::beside::Said;
 use crate::error::TrainError;
 use crate::step::PolicyRow;
 use molt_core::outcome::Group;
-use molt_core::settings::Algo;
+use molt_core::settings::{Critic, TrainSettings};
 use molt_core::trajectory::{Reward, Trajectory};
 use molt_core::whiten::whiten;
-use molt_sandbox::{Estimator, EstimatorBatch, Failure, Traits, parameter_values};
+use molt_sandbox::{Estimate, Estimator, EstimatorBatch, Failure, Traits, parameter_values};
 
-/// Refuses an estimator whose needs the run does not meet. Gives the values of its parameters.
-pub fn check_estimator(
-    algo: &Algo,
-    traits: &Traits,
-    samples_per_prompt: u32,
-) -> Result<Vec<f64>, TrainError> {
+/// Refuses an estimator whose needs the run does not meet, and settings that it makes nothing of. Gives the values of
+/// its parameters.
+///
+/// # Errors
+/// What does not go together.
+pub fn check_estimator(settings: &TrainSettings, traits: &Traits) -> Result<Vec<f64>, TrainError> {
+    let (algo, samples) = (&settings.algo, settings.rollout.samples_per_prompt);
     let estimator = || algo.estimator.clone();
-    if traits.needs_values {
-        return Err(TrainError::NeedsCritic { estimator: estimator() });
+    if traits.needs_group && samples < 2 {
+        return Err(TrainError::NeedsGroup { estimator: estimator(), samples });
     }
-    if traits.needs_group && samples_per_prompt < 2 {
-        return Err(TrainError::NeedsGroup { estimator: estimator(), samples: samples_per_prompt });
+    if algo.kl.in_reward() && !traits.uses_kl {
+        return Err(TrainError::KlUnused { estimator: estimator() });
+    }
+    if settings.critic != Critic::default() && !traits.needs_values {
+        return Err(TrainError::CriticUnused { estimator: estimator() });
     }
     if !algo.whiten && !traits.whiten {
         return Err(TrainError::WhitensNothing { estimator: estimator() });
@@ -28,7 +33,8 @@ pub fn check_estimator(
         .map_err(|problem| TrainError::Parameter { estimator: estimator(), problem })
 }
 
-/// Asks the estimator for the advantages of all finished rollouts of `groups`. One row per segment, in order.
+/// Asks the estimator for the advantages of all finished rollouts of `groups`, of which the models beside the policy
+/// said something. One row per segment, in order, and the return of every action token.
 ///
 /// An output that could not be scored counts as the lower of `lowest` and the lowest score of the batch, so
 /// that no policy gains by being unscorable.
@@ -36,15 +42,20 @@ pub async fn advantages<'a>(
     estimator: &Estimator,
     traits: &Traits,
     parameters: &[f64],
-    groups: &'a [Group],
+    (groups, said): (&'a [Group], &Said),
     lowest: f64,
-) -> Result<Vec<PolicyRow<'a>>, Failure> {
-    let batch = estimator_batch(parameters, groups, lowest);
-    let mut advantages = estimator.estimate(&batch).await?.advantages;
+) -> Result<(Vec<PolicyRow<'a>>, Vec<f32>), Failure> {
+    let batch = EstimatorBatch {
+        kl: said.kl.clone(),
+        kl_coef: said.kl_coef,
+        values: said.values.clone(),
+        ..estimator_batch(parameters, groups, lowest)
+    };
+    let Estimate { mut advantages, returns } = estimator.estimate(&batch).await?;
     if traits.whiten {
         whiten(&mut advantages);
     }
-    Ok(rows(groups, &advantages))
+    Ok((rows(groups, &advantages), returns))
 }
 
 /// The reward of every finished rollout of `groups`, in order.
@@ -115,7 +126,7 @@ mod tests {
     use molt_core::chat::Task;
     use molt_core::ids::{GroupId, RolloutId, WeightVersion};
     use molt_core::outcome::{DropReason, Dropped, Outcome};
-    use molt_core::settings::ParameterValue;
+    use molt_core::settings::{KlIn, ParameterValue};
     use molt_core::trajectory::{Sampled, Segment};
     use molt_sandbox::{Parameter, ParameterKind};
     use std::collections::BTreeMap;
@@ -214,24 +225,40 @@ mod tests {
 
     #[test]
     fn what_an_estimator_needs_is_checked() {
-        let group = Traits { needs_group: true, ..Traits::default() };
-        let critic = Traits { needs_values: true, ..Traits::default() };
-        let check = |name: &str, traits: &Traits, samples| {
-            let algo = Algo { estimator: name.into(), ..Algo::default() };
-            check_estimator(&algo, traits, samples)
-        };
-        check("grpo", &group, 2).expect("two rollouts are enough");
-        check("reinforce", &Traits::default(), 1).expect("it needs nothing");
-        let error = check("grpo", &group, 1).expect_err("one rollout has no group");
+        let traits = |needs_group, needs_values| Traits { needs_group, needs_values, ..Traits::default() };
+        let mut settings = TrainSettings::default();
+        settings.algo.estimator = "one".into();
+        settings.rollout.samples_per_prompt = 2;
+        check_estimator(&settings, &traits(true, false)).expect("two rollouts are enough");
+        check_estimator(&settings, &traits(false, true)).expect("it gets a critic");
+        settings.rollout.samples_per_prompt = 1;
+        check_estimator(&settings, &traits(false, false)).expect("it needs nothing");
+        let error = check_estimator(&settings, &traits(true, false)).expect_err("one rollout has no group");
         assert!(error.to_string().contains("rollout.samples_per_prompt must be at least 2, found 1"));
-        let unwhitened = Algo { whiten: false, ..Algo::default() };
-        assert!(matches!(check_estimator(&unwhitened, &group, 2), Err(TrainError::WhitensNothing { .. })));
+
+        let mut unwhitened = settings.clone();
+        unwhitened.algo.whiten = false;
+        let error = check_estimator(&unwhitened, &traits(false, false)).expect_err("nothing is whitened");
+        assert!(matches!(error, TrainError::WhitensNothing { .. }));
         let whitened = Traits { whiten: true, ..Traits::default() };
-        check_estimator(&unwhitened, &whitened, 1).expect("there is something to leave out");
-        assert!(matches!(
-            check("gae", &critic, 8),
-            Err(TrainError::NeedsCritic { estimator }) if estimator == "gae"
-        ));
+        check_estimator(&unwhitened, &whitened).expect("there is something to leave out");
+
+        settings.critic.warmup_steps = 3;
+        check_estimator(&settings, &traits(false, true)).expect("there is a critic");
+        let error = check_estimator(&settings, &traits(false, false)).expect_err("there is none");
+        assert!(matches!(&error, TrainError::CriticUnused { estimator } if estimator == "one"), "{error}");
+    }
+
+    #[test]
+    fn a_divergence_that_nobody_looks_at_is_refused() {
+        let of = |uses_kl| Traits { uses_kl, ..Traits::default() };
+        let mut settings = TrainSettings::default();
+        settings.algo.kl.coef = 0.1;
+        check_estimator(&settings, &of(false)).expect("it is in the loss");
+        settings.algo.kl.r#in = KlIn::Reward;
+        check_estimator(&settings, &of(true)).expect("it is used");
+        let error = check_estimator(&settings, &of(false)).expect_err("it would change nothing").to_string();
+        assert!(error.contains("grpo does not look at it") && error.contains("algo.kl.in loss"), "{error}");
     }
 
     #[test]
@@ -240,9 +267,10 @@ mod tests {
         let gamma = Parameter { name: "gamma".into(), doc: "discount".into(), kind };
         let traits = Traits { parameters: vec![gamma], ..Traits::default() };
         let check = |name: &str, value| {
-            let parameters = [(name.to_owned(), ParameterValue::Number(value))].into();
-            let algo = Algo { estimator: "reinforce".into(), parameters, ..Algo::default() };
-            check_estimator(&algo, &traits, 1).map_err(|error| error.to_string())
+            let mut settings = TrainSettings::default();
+            settings.algo.estimator = "reinforce".into();
+            settings.algo.parameters = [(name.to_owned(), ParameterValue::Number(value))].into();
+            check_estimator(&settings, &traits).map_err(|error| error.to_string())
         };
         assert_eq!(check("gamma", 0.5), Ok(vec![0.5]));
         let at = "algo.parameters does not fit the estimator reinforce: ";

@@ -22,9 +22,11 @@ const FOLDER: &str = "checkpoints";
 const MANIFEST: &str = "checkpoint.json";
 const STATE: &str = "state";
 const MODEL: &str = "model";
+/// Where the parts of the critic are.
+const CRITIC: &str = "critic";
 
 /// Raised when files are laid out in another way.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 /// What a run is of, which one that goes on must be of too.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -74,16 +76,24 @@ impl Identity {
 struct Manifest {
     format: u32,
     step: u64,
-    /// Updates of the optimiser.
-    updates: u64,
     #[serde(flatten)]
     mesh: Mesh,
-    /// Shape of every trained parameter.
-    parameters: BTreeMap<String, Vec<i64>>,
+    #[serde(flatten)]
+    policy: Trained,
+    critic: Option<Trained>,
     /// SHA-256 of every other file, in hexadecimal.
     files: BTreeMap<String, String>,
     #[serde(flatten)]
     of: Identity,
+}
+
+/// A model of which there are parts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Trained {
+    /// Updates of the optimiser.
+    updates: u64,
+    /// Shape of every trained parameter.
+    parameters: BTreeMap<String, Vec<i64>>,
 }
 
 /// A checkpoint whose files are whole.
@@ -144,7 +154,8 @@ impl Checkpoint {
         if !manifest.mesh.divides() {
             return Err(format!("{MANIFEST} is damaged: its ranks do not divide"));
         }
-        let parts = (0..manifest.mesh.ranks).map(|rank| file_name(rank, manifest.mesh.ranks));
+        let folders = std::iter::once("").chain(manifest.critic.iter().map(|_| CRITIC));
+        let parts = folders.flat_map(|folder| part_names(folder, manifest.mesh.ranks));
         for name in parts.chain([STATE.to_owned()]) {
             let expected =
                 manifest.files.get(&name).ok_or_else(|| format!("{MANIFEST} does not name {name}"))?;
@@ -170,7 +181,8 @@ impl Checkpoint {
     /// # Errors
     /// The first parameter that it holds and the model has not.
     pub fn fits(&self, shapes: &BTreeMap<String, Vec<i64>>) -> Result<(), TrainError> {
-        let other = self.manifest.parameters.iter().find(|(name, shape)| shapes.get(*name) != Some(shape));
+        let other =
+            self.manifest.policy.parameters.iter().find(|(name, shape)| shapes.get(*name) != Some(shape));
         other.map_or(Ok(()), |(name, had)| {
             let has = shapes.get(name).map_or("not there".to_owned(), |shape| format!("{shape:?}"));
             let reason = format!("of another model: {name} was {had:?} and is {has}");
@@ -199,7 +211,7 @@ impl Checkpoint {
         }
         if before.frozen != now.frozen {
             let reason =
-                "the weights that are not trained are others: go on with the model.path that it began with";
+                "the weights that are not trained are others: go on with the models that it began with";
             return Err(refused(reason.to_owned()));
         }
         let changes = settings::changes(settings, &before.settings)
@@ -217,28 +229,62 @@ impl Checkpoint {
         Ok(changed.chain(plugins).collect())
     }
 
-    /// Puts the weights and the optimiser where they were, and gives back where the loop was.
+    /// Puts the weights and the optimisers of the policy, and of the critic if there is one, where they were, and gives
+    /// back where the loop was.
     ///
     /// # Errors
-    /// If it is of another model, or cannot be read.
-    pub(crate) fn restore<T: DeserializeOwned>(&self, learner: &mut Learner) -> Result<T, TrainError> {
+    /// If it is of other models, or cannot be read.
+    pub(crate) fn restore<T: DeserializeOwned>(
+        &self,
+        (policy, critic): (&mut Learner, Option<&mut Learner>),
+    ) -> Result<T, TrainError> {
         let refused = |reason: String| TrainError::Checkpoint { path: self.dir.clone(), reason };
-        let (had, has) = (&self.manifest.parameters, learner.shapes());
-        if let Some((name, shape)) = had.iter().chain(&has).find(|(name, _)| had.get(*name) != has.get(*name))
-        {
-            let reason = match (had.get(name), has.get(name)) {
-                (Some(had), Some(has)) => format!("of another model: {name} was {had:?} and is {has:?}"),
-                (Some(_), None) => {
-                    format!("of another model, or another part of it is trained: {name} {shape:?} is not")
-                }
-                _ => format!("of another model, or another part of it was trained: {name} {shape:?} was not"),
-            };
-            return Err(refused(reason));
+        let Manifest { mesh, policy: of_policy, critic: of_critic, .. } = &self.manifest;
+        of_policy.is_of(policy).map_err(refused)?;
+        let critic = match (of_critic, critic) {
+            (None, None) => None,
+            (Some(had), Some(critic)) => {
+                had.is_of(critic).map_err(|reason| refused(format!("its critic is {reason}")))?;
+                Some((had, critic))
+            }
+            (Some(_), None) => return Err(refused("it has a critic, and this run trains none".to_owned())),
+            (None, Some(_)) => return Err(refused("it has no critic, and this run trains one".to_owned())),
+        };
+        policy.restore(&self.dir, *mesh, of_policy.updates)?;
+        if let Some((had, critic)) = critic {
+            critic.restore(&self.dir.join(CRITIC), *mesh, had.updates)?;
         }
-        learner.restore(&self.dir, self.manifest.mesh, self.manifest.updates)?;
         let state = fs::read(self.dir.join(STATE)).map_err(|error| refused(format!("{STATE}: {error}")))?;
         postcard::from_bytes(&state).map_err(|error| refused(format!("{STATE} is damaged: {error}")))
     }
+}
+
+impl Trained {
+    fn new(learner: &Learner) -> Self {
+        Self { updates: learner.version().0, parameters: learner.shapes() }
+    }
+
+    /// Whether it is of the model that the learner trains, or why not.
+    fn is_of(&self, learner: &Learner) -> Result<(), String> {
+        let (had, has) = (&self.parameters, learner.shapes());
+        let other = had.iter().chain(&has).find(|(name, _)| had.get(*name) != has.get(*name));
+        let Some((name, shape)) = other else { return Ok(()) };
+        Err(match (had.get(name), has.get(name)) {
+            (Some(had), Some(has)) => format!("of another model: {name} was {had:?} and is {has:?}"),
+            (Some(_), None) => {
+                format!("of another model, or another part of it is trained: {name} {shape:?} is not")
+            }
+            _ => format!("of another model, or another part of it was trained: {name} {shape:?} was not"),
+        })
+    }
+}
+
+/// The files of all ranks' parts in a folder of the checkpoint, or in itself if that is empty.
+fn part_names(folder: &str, ranks: usize) -> impl Iterator<Item = String> {
+    (0..ranks).map(move |rank| match folder {
+        "" => file_name(rank, ranks),
+        folder => format!("{folder}/{}", file_name(rank, ranks)),
+    })
 }
 
 /// Where a run begins.
@@ -283,12 +329,12 @@ impl<'a> Checkpoints<'a> {
     /// If it cannot be written; what was there before is still there then.
     pub(crate) fn save(
         &mut self,
-        learner: &mut Learner,
+        models: (&mut Learner, Option<&mut Learner>),
         step: u64,
         state: &impl Serialize,
     ) -> Result<(), TrainError> {
         let part = self.dir.join(format!(".step-{step:06}.part"));
-        let result = self.write(learner, step, state, &part).and_then(|()| {
+        let result = self.write(models, step, state, &part).and_then(|()| {
             let place = self.dir.join(format!("step-{step:06}"));
             // One of the same step, which could not be used or is written anew, is out of the way at once.
             let old = self.dir.join(format!(".step-{step:06}.old"));
@@ -310,36 +356,39 @@ impl<'a> Checkpoints<'a> {
 
     fn write(
         &self,
-        learner: &mut Learner,
+        (policy, mut critic): (&mut Learner, Option<&mut Learner>),
         step: u64,
         state: &impl Serialize,
         part: &Path,
     ) -> Result<(), TrainError> {
         let unwritable = |source| TrainError::Write { path: part.to_owned(), source };
         remove(part).and_then(|()| fs::create_dir_all(part)).map_err(unwritable)?;
-        let parts = learner.save(part)?;
-        let ranks = parts.len();
         let mut files: BTreeMap<String, String> = BTreeMap::new();
-        for (rank, digest) in parts.iter().enumerate() {
-            let name = file_name(rank, ranks);
-            if !part.join(&name).exists() {
-                return Err(TrainError::NotShared { rank, path: part.to_owned() });
+        let models = std::iter::once(("", &mut *policy)).chain(critic.as_deref_mut().map(|it| (CRITIC, it)));
+        for (folder, learner) in models {
+            let parts = learner.save(&part.join(folder))?;
+            let names = part_names(folder, parts.len());
+            for (rank, (name, digest)) in names.zip(&parts).enumerate() {
+                if !part.join(&name).exists() {
+                    return Err(TrainError::NotShared { rank, path: part.to_owned() });
+                }
+                files.insert(name, hexadecimal(digest));
             }
-            files.insert(name, hexadecimal(digest));
+            flush(&part.join(folder)).map_err(unwritable)?;
         }
         let state = postcard::to_allocvec(state).map_err(|error| unwritable(io::Error::other(error)))?;
         let path = part.join(STATE);
         let written = write(&path, &state).and_then(|()| digest(&path));
         files.insert(STATE.to_owned(), hexadecimal(&written.map_err(unwritable)?));
         if self.settings.export {
-            save_model(learner, self.model, &part.join(MODEL))?;
+            save_model(policy, self.model, &part.join(MODEL))?;
         }
         let manifest = Manifest {
             format: FORMAT,
             step,
-            updates: learner.version().0,
-            mesh: learner.mesh(),
-            parameters: learner.shapes(),
+            mesh: policy.mesh(),
+            policy: Trained::new(policy),
+            critic: critic.as_deref().map(Trained::new),
             files,
             of: self.of.clone(),
         };

@@ -29,8 +29,18 @@ pub enum TrainError {
     Masked { step: u64, batches: u64, low: f64, high: f64 },
     #[error("the data ended before a single group of rollouts could be trained on; see the dropped rollouts")]
     NothingTrained,
-    #[error("the estimator {estimator} needs the values of a critic, and this version trains none")]
+    #[error("the estimator {estimator} needs the values of a critic, and this run has none")]
     NeedsCritic { estimator: String },
+    #[error(
+        "algo.kl.coef takes the divergence from the reference off the reward, and the estimator {estimator} does not look \
+         at it, so it would change nothing: set algo.kl.in loss, or take an estimator that uses it, such as reinforce"
+    )]
+    KlUnused { estimator: String },
+    #[error(
+        "settings of a critic are given, and the estimator {estimator} needs no values, so none is trained: leave them \
+         out, or take an estimator that needs them, such as gae"
+    )]
+    CriticUnused { estimator: String },
     #[error(
         "the estimator {estimator} compares the rollouts of a prompt: rollout.samples_per_prompt must be at least 2, \
          found {samples}"

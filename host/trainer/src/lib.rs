@@ -1,12 +1,14 @@
 //! The trainer: from rollouts, or from conversations, to new weights.
 
 pub mod advantage;
+pub mod beside;
 pub mod checkpoint;
 pub mod conversations;
 pub mod error;
 pub mod freeze;
 mod heartbeat;
 pub mod held_out;
+mod kl;
 pub mod loss;
 mod mesh;
 pub mod optim;

@@ -10,10 +10,11 @@ pub mod kl;
 pub mod surrogate;
 #[cfg(test)]
 pub(crate) mod tests;
+pub mod value;
 
 use correction::{Correction, Weight};
 use kl::KlLoss;
-use molt_core::settings::{Aggregation, Importance, NativeLoss, TrainSettings};
+use molt_core::settings::{Aggregation, Importance, KlIn, NativeLoss, TrainSettings};
 use serde::{Deserialize, Serialize};
 use surrogate::{Surrogate, Value};
 
@@ -81,7 +82,7 @@ pub struct TokenLoss {
     pub policy: Value,
     /// `log π_sampled − log π`, the estimate k1 of the divergence of the sampling policy from the present one.
     pub kl: f64,
-    /// The estimate of the divergence of the present policy from the reference, before its coefficient.
+    /// The divergence of the present policy from the reference, as it is reported: [`kl::MEASURE`].
     pub kl_reference: f64,
     pub is_outside: bool,
 }
@@ -89,6 +90,8 @@ pub struct TokenLoss {
 impl From<&TrainSettings> for PolicyLoss {
     fn from(settings: &TrainSettings) -> Self {
         let algo = &settings.algo;
+        let kl = &algo.kl;
+        let is_in_loss = kl.coef > 0.0 && kl.r#in == KlIn::Loss;
         let surrogate = algo.native_loss().map(|native| {
             let low = algo.clip_low.or(native.clip_low()).unwrap_or(0.0);
             let high = algo.clip_high.or(native.clip_high()).unwrap_or(0.0);
@@ -106,7 +109,7 @@ impl From<&TrainSettings> for PolicyLoss {
             aggregation: algo.aggregation,
             max_length: settings.rollout.max_new_tokens as f64,
             entropy_coef: algo.entropy_coef,
-            kl: None,
+            kl: is_in_loss.then(|| KlLoss { estimator: kl.estimator(), coef: kl.coef }),
         }
     }
 }
@@ -175,8 +178,8 @@ impl PolicyLoss {
         };
         if let (Some(kl), Some(reference)) = (self.kl, token.reference) {
             let d = kl::log_ratio(logprob, reference);
-            all.kl_reference = kl::value(kl.estimator, d);
-            all.loss += kl.coef * all.kl_reference;
+            all.kl_reference = kl::value(kl::MEASURE, d);
+            all.loss += kl.coef * kl::value(kl.estimator, d);
             all.slope += kl.coef * kl::slope(kl.estimator, d);
         }
         all

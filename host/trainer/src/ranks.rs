@@ -8,35 +8,63 @@ use crate::error::TrainError;
 use crate::heartbeat;
 use crate::loss::{Given, PolicyLoss};
 use crate::mesh::{Groups, Mesh};
-use crate::step::PolicyRow;
+use crate::step::{PolicyRow, ValueRow};
 use molt_core::ids::Token;
 use molt_core::rank_env::RankEnv;
 use molt_core::settings::Fsdp;
 use molt_core::trajectory::Segment;
 use molt_model::{Config, Weights};
-use molt_torch::{Group, Store};
+use molt_torch::{Group, Store, TorchError};
 use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::Write;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::Duration;
 
-/// This process as a rank, connected to the others.
-#[derive(Debug)]
+/// This process as a rank, connected to the others. Clones are handles to the same.
+#[derive(Debug, Clone)]
 pub struct Ranks {
-    pub(crate) groups: Groups,
-    pub(crate) orders: Orders,
+    meeting: Rc<Meeting>,
+    pub(crate) orders: Rc<RefCell<Orders>>,
+}
+
+/// How the ranks find each other for every model, which has groups of its own.
+#[derive(Debug)]
+struct Meeting {
+    store: Store,
+    prefix: String,
+    place: (usize, usize),
+    mesh: Mesh,
+    interface: Option<String>,
+    is_local: bool,
+    timeout: Duration,
+    /// Those who agreed. A rank that left it early would disturb those who are not done with it.
+    _agreed: Option<Group>,
+}
+
+/// Which of the models of a run an order is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum Role {
+    Policy,
+    Reference,
+    Critic,
 }
 
 /// What the leader has every rank do. All take part in the collectives of it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
-    /// First of all: where the learning-rate schedule ends.
+    /// First of all for each model: where its learning-rate schedule ends.
     Begin { total_steps: u64 },
     /// One step of the policy gradient.
     Policy { rows: Vec<OwnedRow>, loss: PolicyLoss },
     /// The log-probabilities of the action tokens.
     Logprobs(Vec<Segment>),
+    /// The values of the action tokens.
+    Values(Vec<Segment>),
+    /// One step of the critic, whose values are clipped at this.
+    Value { rows: Vec<OwnedValueRow>, clip: f64 },
     /// One step of maximum likelihood: tokens, and the positions of those that are learnt.
     Supervised(Vec<(Vec<Token>, Vec<usize>)>),
     /// The loss of rows that are not learnt, as those of a supervised step.
@@ -83,6 +111,28 @@ impl OwnedRow {
     }
 }
 
+/// A [`ValueRow`] of an order.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct OwnedValueRow {
+    segment: Segment,
+    values: Vec<f32>,
+    returns: Vec<f32>,
+}
+
+impl From<&ValueRow<'_>> for OwnedValueRow {
+    fn from(row: &ValueRow<'_>) -> Self {
+        let ValueRow { segment, values, returns } = row.clone();
+        Self { segment: segment.clone(), values, returns }
+    }
+}
+
+impl OwnedValueRow {
+    pub(crate) fn borrow(&self) -> ValueRow<'_> {
+        let Self { segment, values, returns } = self;
+        ValueRow { segment, values: values.clone(), returns: returns.clone() }
+    }
+}
+
 /// The orders of one run, each under its number.
 #[derive(Debug)]
 pub(crate) struct Orders {
@@ -100,7 +150,41 @@ const PIECE: usize = 4 << 20;
 /// An order may be a day away, when the leader waits for slow rollouts.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
+impl Meeting {
+    fn join(&self, name: &str, place: (usize, usize)) -> Result<Group, TorchError> {
+        let device = (self.interface.as_deref(), self.is_local);
+        Group::gloo(&self.store, &format!("{}{name}", self.prefix), place, device, self.timeout)
+    }
+}
+
 impl Ranks {
+    /// The groups of a model. All ranks join them together, so by then all have read the order to begin.
+    pub(crate) fn groups(&self, role: Role) -> Result<Groups, TrainError> {
+        let join = |name: &str, place| self.meeting.join(&format!("{role:?} {name}"), place);
+        let all = join("all", self.meeting.place)?;
+        Ok(Groups::join(self.meeting.mesh, all, join)?)
+    }
+
+    /// Ranks that divide the rows and nothing else, at a store that both they and their orders go through.
+    #[cfg(test)]
+    pub(crate) fn at(port: u16, place: (usize, usize)) -> Self {
+        let timeout = Duration::from_secs(120);
+        let store = || Store::connect("127.0.0.1", port, timeout).expect("a store");
+        let (prefix, mesh) = ("models/".to_owned(), Mesh::of(place.1));
+        let meeting = Meeting {
+            store: store(),
+            prefix,
+            place,
+            mesh,
+            interface: None,
+            is_local: true,
+            timeout,
+            _agreed: None,
+        };
+        let orders = Orders::new(store().within("orders/"), place);
+        Self { meeting: Rc::new(meeting), orders: Rc::new(RefCell::new(orders)) }
+    }
+
     /// Whether so many ranks can divide the work of this model as the settings say.
     ///
     /// # Errors
@@ -109,11 +193,17 @@ impl Ranks {
         Mesh::new(ranks, fsdp, model).map(drop)
     }
 
-    /// Connects to the other ranks and makes sure that they train the same: `settings`, as text, and `weights`.
+    /// Connects to the other ranks and makes sure that they train the same: `settings`, as text, the `weights` of the
+    /// policy, and those of the `others` that it learns from.
     ///
     /// # Errors
     /// If a rank does not come within `fsdp.timeout_s`, or its settings or weights are others.
-    pub fn join(env: &RankEnv, fsdp: &Fsdp, settings: &str, weights: &Weights) -> Result<Self, TrainError> {
+    pub fn join(
+        env: &RankEnv,
+        fsdp: &Fsdp,
+        settings: &str,
+        (weights, others): (&Weights, &[&Weights]),
+    ) -> Result<Self, TrainError> {
         let (addr, port) = (env.master_addr.as_str(), env.master_port);
         let timeout = Duration::from_secs(fsdp.timeout_s);
         let serve = env.rank == 0 && !env.store_is_served;
@@ -122,11 +212,22 @@ impl Ranks {
         // What ranks that were lost have left in the store is not for those that take their place.
         let prefix = format!("molt/{}/", env.restarts);
         let store = store.within(&prefix);
-        let device = (fsdp.interface.as_deref(), env.is_local());
-        let mesh = Mesh::new(env.size, fsdp, weights.network().config())?;
-        let place = (env.rank, env.size);
-        let group = Group::gloo(&store, &prefix, place, device, timeout)?;
-        let own = [settings.to_owned(), weights.fingerprint()?];
+        let (rank, size) = (env.rank, env.size);
+        let connect = || Ok::<_, TorchError>(Store::connect(addr, store.port(), timeout)?.within(&prefix));
+        let mut meeting = Meeting {
+            store: connect()?,
+            prefix: prefix.clone(),
+            place: (rank, size),
+            mesh: Mesh::new(size, fsdp, weights.network().config())?,
+            interface: fsdp.interface.clone(),
+            is_local: env.is_local(),
+            timeout,
+            _agreed: None,
+        };
+        let group = meeting.join("", meeting.place)?;
+        let all = std::iter::once(&weights).chain(others);
+        let all: Vec<String> = all.map(|weights| weights.fingerprint()).collect::<Result<_, _>>()?;
+        let own = [settings.to_owned(), all.join("\n")];
         for (what, own) in ["settings", "weights"].into_iter().zip(own) {
             if env.rank == 0 {
                 store.set(what, own.as_bytes())?;
@@ -137,42 +238,37 @@ impl Ranks {
         // Only when all agree does any go on.
         let agreed = tch::Tensor::from(1_i64);
         let _ = group.all_reduce(&agreed, molt_torch::Reduce::Sum)?.wait()?;
-        let groups = Groups::join(mesh, group, |name, place| {
-            Group::gloo(&store, &format!("{prefix}{name}"), place, device, timeout)
-        })?;
+        meeting._agreed = Some(group);
+        let beating = connect()?;
         store.set_timeout(PATIENCE);
-        let (rank, size) = (env.rank, env.size);
-        heartbeat::start(
-            Store::connect(addr, store.port(), timeout)?.within(&prefix),
-            rank,
-            timeout,
-            move || {
-                // Where the launcher has gone nobody reads it, which must not keep the rank alive.
-                let mut said = std::io::stderr().lock();
-                let _ = writeln!(said, "error: rank 0 of {size} does not answer any more: rank {rank} ends");
-                std::process::exit(1);
-            },
-        );
-        Ok(Self { groups, orders: Orders::new(store, (rank, size)) })
+        heartbeat::start(beating, rank, timeout, move || {
+            // Where the launcher has gone nobody reads it, which must not keep the rank alive.
+            let mut said = std::io::stderr().lock();
+            let _ = writeln!(said, "error: rank 0 of {size} does not answer any more: rank {rank} ends");
+            std::process::exit(1);
+        });
+        let orders = Rc::new(RefCell::new(Orders::new(store, (rank, size))));
+        Ok(Self { meeting: Rc::new(meeting), orders })
     }
 }
 
 impl Orders {
-    pub(crate) fn new(store: Store, (rank, size): (usize, usize)) -> Self {
+    fn new(store: Store, (rank, size): (usize, usize)) -> Self {
         Self { store, next: 0, sent: VecDeque::new(), rank, size }
     }
 
-    /// Sends an order to all other ranks.
-    pub(crate) fn send(&mut self, order: &Order) -> Result<(), TrainError> {
-        let text = postcard::to_allocvec(order).map_err(|error| TrainError::Order(error.to_string()))?;
+    /// Sends an order for one of the models to all other ranks.
+    pub(crate) fn send(&mut self, role: Role, order: &Order) -> Result<(), TrainError> {
+        let text =
+            postcard::to_allocvec(&(role, order)).map_err(|error| TrainError::Order(error.to_string()))?;
         let pieces: Vec<&[u8]> = text.chunks(PIECE).collect();
         for (nth, piece) in pieces.iter().enumerate() {
             self.store.set(&piece_key(self.next, nth), piece)?;
         }
         self.store.set(&key(self.next), &(pieces.len() as u64).to_le_bytes())?;
         self.sent.push_back(pieces.len());
-        // A collective of one of the two orders before shows that every rank has read the one before those: no more
-        // than two in a row, `Begin` and `Balance`, are without.
+        // A collective of one of the two orders before, or groups that all have joined, show that every rank has read the
+        // one before those: of all only `Balance` is without.
         if let Some(done) = self.next.checked_sub(3) {
             self.store.delete(&key(done))?;
             for nth in 0..self.sent.pop_front().unwrap_or(0) {
@@ -194,7 +290,7 @@ impl Orders {
     }
 
     /// Waits for the next order.
-    pub(crate) fn receive(&mut self) -> Result<Order, TrainError> {
+    pub(crate) fn receive(&mut self) -> Result<(Role, Order), TrainError> {
         let count = self.store.get(&key(self.next))?;
         let count = count.try_into().map(u64::from_le_bytes);
         let count = count.map_err(|_| TrainError::Order("it has no number of pieces".to_owned()))?;
@@ -230,8 +326,10 @@ mod tests {
         // Eleven megabytes, more than the store takes at once.
         let row: Vec<Token> = (0..4_000_000).map(|n| n % 100_000).collect();
         for passes in 0..4 {
-            leader.send(&Order::Supervised(vec![(row.clone(), vec![passes])])).expect("it is sent");
-            let Order::Supervised(rows) = follower.receive().expect("it arrives") else {
+            leader
+                .send(Role::Policy, &Order::Supervised(vec![(row.clone(), vec![passes])]))
+                .expect("it is sent");
+            let (Role::Policy, Order::Supervised(rows)) = follower.receive().expect("it arrives") else {
                 panic!("another order")
             };
             assert!(rows == [(row.clone(), vec![passes])]);

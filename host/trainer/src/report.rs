@@ -153,8 +153,6 @@ pub struct Step<'a> {
     pub rewards: &'a [f64],
     /// Of the groups, those from which nothing can be learnt.
     pub silent: usize,
-    /// The loss has the divergence from a reference.
-    pub has_reference: bool,
     /// Every rollout dropped since the step before.
     pub dropped: &'a [Dropped],
     /// What the filter chose from, if there is one.
@@ -183,9 +181,12 @@ impl Step<'_> {
             metrics.insert(name.to_owned(), value);
         };
         let tokens = sums.tokens as f64;
-        put("train/loss", sums.loss);
-        put("train/grad_norm", update.grad_norm);
-        put("train/lr", update.learning_rate);
+        // Nothing is trained while a critic warms up.
+        if sums.tokens > 0 {
+            put("train/loss", sums.loss);
+            put("train/grad_norm", update.grad_norm);
+            put("train/lr", update.learning_rate);
+        }
         put("train/tokens", tokens);
         put("train/on_policy_tokens", sums.on_policy as f64);
         if sums.balance > 0.0 {
@@ -211,9 +212,6 @@ impl Step<'_> {
         }
         if sums.units > 0 {
             put("train/correction_outside", sums.outside as f64 / sums.units as f64);
-        }
-        if self.has_reference {
-            put("train/kl_reference", sums.kl_reference / tokens.max(1.0));
         }
         if sums.on_policy > 0 {
             put("train/logprob_gap_mean", sums.gap / sums.on_policy as f64);
@@ -364,7 +362,6 @@ mod tests {
             groups: &groups,
             rewards: &[1.0, 0.0, 0.0, 1.0],
             silent: zero_advantage_groups(&groups, &rows),
-            has_reference: false,
             dropped: &[drop(0), drop(1)],
             census: None,
             shaped: None,
@@ -448,7 +445,6 @@ mod tests {
             groups: &groups,
             rewards: &[1.0],
             silent: 0,
-            has_reference: false,
             dropped: &[],
             census: None,
             shaped: None,

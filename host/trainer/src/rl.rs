@@ -1,6 +1,7 @@
 //! Reinforcement learning: the loop, from prompts to weights.
 
 use crate::advantage::{advantages, rewards};
+use crate::beside::{Beside, parts};
 use crate::checkpoint::{Checkpoints, From};
 use crate::error::TrainError;
 use crate::held_out::{Best, HeldOut};
@@ -32,11 +33,14 @@ struct State {
     /// [`Summary::rewards`], which `summary.json` does not show.
     rewards: Vec<(f64, usize)>,
     position: Position,
+    /// The weight of the divergence from the reference.
+    kl_coef: f64,
 }
 
 impl State {
-    fn of(summary: &Summary, position: Position) -> Self {
-        Self { summary: summary.clone(), rewards: summary.rewards.clone(), position }
+    fn of(summary: &Summary, position: Position, beside: &Beside<'_>) -> Self {
+        let kl_coef = beside.kl.coefficient;
+        Self { summary: summary.clone(), rewards: summary.rewards.clone(), position, kl_coef }
     }
 }
 
@@ -45,6 +49,10 @@ pub struct Training<G: Generator> {
     pub settings: TrainSettings,
     /// The weights to train; the generator holds a copy of them as version 0.
     pub weights: Weights,
+    /// Those of the reference, or teacher, if there is one.
+    pub reference: Option<Weights>,
+    /// Those of the critic, with a value head, if the estimator needs one.
+    pub critic: Option<Weights>,
     /// The other ranks, if there are any.
     pub ranks: Option<Ranks>,
     pub driver: Arc<Driver<G>>,
@@ -87,22 +95,40 @@ fn run<G: Generator>(
     started: Instant,
     summary: &mut Summary,
 ) -> Result<End, TrainError> {
-    let Training { settings, weights, ranks, driver, prompts, held_out, estimator, traits, parameters, from } =
-        training;
+    let Training {
+        settings,
+        weights,
+        ranks,
+        driver,
+        prompts,
+        held_out,
+        estimator,
+        traits,
+        parameters,
+        from,
+        ..
+    } = training;
+    let others = (training.reference, training.critic);
+    if traits.needs_values && others.1.is_none() {
+        return Err(TrainError::NeedsCritic { estimator: settings.algo.estimator });
+    }
     let traits = Traits { whiten: traits.whiten && settings.algo.whiten, ..traits };
     let plan = plan(&settings, prompts, traits.needs_group)?;
     let planned = batches_planned(&settings, &plan);
     let is_filtered = plan.filter.is_some();
     let steps_of_a_batch = settings.train.steps_per_batch.saturating_mul(settings.train.epochs_per_batch);
+    // While the critic warms up the policy does not move.
+    let warming_up = others.1.as_ref().map_or(0, |_| settings.critic.warmup_steps);
     let mut learner = Learner::new(
         weights,
-        ranks,
+        ranks.clone(),
         &settings.optim,
-        planned.saturating_mul(steps_of_a_batch as u64),
+        planned.saturating_sub(warming_up).max(1).saturating_mul(steps_of_a_batch as u64),
         Layout::new(settings.train.max_tokens_per_rank, &settings.fsdp),
         settings.rollout.temperature,
     )?;
     learner.balance_experts(settings.moe.router_aux_coef)?;
+    let mut beside = Beside::new(&settings, ranks.as_ref(), others, planned)?;
     let progress = Progress::new(Some(planned), "train");
     let mut best = Best::open(run_dir.path(), settings.train.keep_best.as_deref());
     let mut eval = |run_dir: &mut RunDir, learner: &mut Learner, step| -> Result<_, TrainError> {
@@ -116,7 +142,8 @@ fn run<G: Generator>(
     };
     let mut position = None;
     if let Some(checkpoint) = &from.checkpoint {
-        let state: State = checkpoint.restore(&mut learner)?;
+        let state: State = checkpoint.restore((&mut learner, beside.critic.as_mut()))?;
+        beside.kl.resume(state.kl_coef);
         (*summary, position) = (state.summary.resumed(state.rewards), Some(state.position));
         publish(&mut learner, &driver, runtime)?;
     }
@@ -168,33 +195,42 @@ fn run<G: Generator>(
 
         let shaped = shaping.apply(&mut batch.groups);
         let lowest = settings.reward.lowest;
-        let mut rows =
-            match runtime.block_on(advantages(&estimator, &traits, &parameters, &batch.groups, lowest)) {
-                Ok(rows) => rows,
-                Err(failure) => {
-                    // Nor with an estimator that has no answer.
-                    save_model(&mut learner, &settings.model, &run_dir.path().join("model"))?;
-                    return Err(TrainError::Estimator { step, source: Box::new(failure) });
-                }
-            };
+        let said = beside.look(&mut learner, &batch.groups)?;
+        let asked = advantages(&estimator, &traits, &parameters, (&batch.groups, &said), lowest);
+        let (mut rows, returns) = match runtime.block_on(asked) {
+            Ok(answer) => answer,
+            Err(failure) => {
+                // Nor with an estimator that has no answer.
+                save_model(&mut learner, &settings.model, &run_dir.path().join("model"))?;
+                return Err(TrainError::Estimator { step, source: Box::new(failure) });
+            }
+        };
+        said.attach(&mut rows);
+        let mut lessons = said.lessons(&rows, &returns);
         let silent = zero_advantage_groups(&batch.groups, &rows);
         if settings.train.mask_truncated {
             rows = without_truncated(&batch.groups, rows);
+            lessons = without_truncated(&batch.groups, lessons);
         }
         let advantages = clock.lap();
-        if loss.importance == Importance::Old && steps_of_a_batch > 1 {
+        let loss = beside.weigh(loss);
+        let is_warming_up = beside.is_warming_up(summary.steps);
+        if loss.importance == Importance::Old && steps_of_a_batch > 1 && !is_warming_up {
             remember(&mut rows, &mut learner)?;
         }
         let mut sums = PolicySums::default();
         let mut update = Update::default();
-        // None if all rollouts are masked: the weights stay as they are.
-        for part in passes(&rows, &settings.train) {
+        // None if all rollouts are masked, or a critic warms up: the weights stay as they are.
+        for part in passes(&rows, &settings.train).filter(|_| !is_warming_up) {
             let seen;
             (seen, update) = learner.policy_step(part, &loss)?;
             sums.add(&seen);
         }
+        let of_others = beside.learn(&lessons, &said, &sums)?;
         let train = clock.lap();
-        publish(&mut learner, &driver, runtime)?;
+        if !is_warming_up {
+            publish(&mut learner, &driver, runtime)?;
+        }
         batches.published(learner.version());
         let times = Times { between, generate_wait, advantages, train, publish: clock.lap() };
 
@@ -204,7 +240,6 @@ fn run<G: Generator>(
             groups: &batch.groups,
             rewards: &rewards,
             silent,
-            has_reference: rows.iter().any(|row| row.reference.is_some()),
             dropped: &batch.dropped,
             census: is_filtered.then_some(&batch.census),
             shaped: shaping.is_set().then_some(shaped),
@@ -215,7 +250,9 @@ fn run<G: Generator>(
             update,
             times,
         };
-        run_dir.metrics(step, &seen.metrics())?;
+        let mut metrics = seen.metrics();
+        metrics.extend(of_others);
+        run_dir.metrics(step, &metrics)?;
         progress.step(step, &seen.line());
         let bound = settings.train.max_logprob_gap.unwrap_or(settings.model.compute.max_logprob_gap());
         if sums.gap_max > bound || sums.gap_max.is_nan() {
@@ -242,7 +279,10 @@ fn run<G: Generator>(
         summary.clock(started);
         if checkpoints.due(step, false) {
             match runtime.block_on(batches.position()) {
-                Ok(position) => checkpoints.save(&mut learner, step, &State::of(summary, position))?,
+                Ok(position) => {
+                    let state = State::of(summary, position, &beside);
+                    checkpoints.save((&mut learner, beside.critic.as_mut()), step, &state)?;
+                }
                 Err(error) => {
                     keep(&mut batches, &mut learner, &settings.model, summary, run_dir)?;
                     return Err(error.into());
@@ -253,7 +293,8 @@ fn run<G: Generator>(
     if checkpoints.due(summary.steps, true) {
         // A pool that has failed by now has nothing to go on from, and the run ends anyway.
         if let Ok(position) = runtime.block_on(batches.position()) {
-            checkpoints.save(&mut learner, summary.steps, &State::of(summary, position))?;
+            let state = State::of(summary, position, &beside);
+            checkpoints.save((&mut learner, beside.critic.as_mut()), summary.steps, &state)?;
         }
     }
     record_dropped(&batches.take_dropped(), summary, run_dir)?;
@@ -365,10 +406,4 @@ fn batches_planned(settings: &TrainSettings, plan: &Plan) -> u64 {
 fn passes<'a, T>(rows: &'a [T], train: &Train) -> impl Iterator<Item = &'a [T]> {
     let steps = train.steps_per_batch;
     (0..train.epochs_per_batch).flat_map(move |_| parts(rows, steps))
-}
-
-/// Splits rows into at most `count` runs of nearly equal length, none of them empty.
-fn parts<T>(rows: &[T], count: usize) -> impl Iterator<Item = &[T]> {
-    let bound = move |part: usize| part * rows.len() / count;
-    (0..count).map(move |part| &rows[bound(part)..bound(part + 1)]).filter(|part| !part.is_empty())
 }

@@ -96,7 +96,7 @@ fn run(
     learner.balance_experts(settings.moe.router_aux_coef)?;
     if let Some(checkpoint) = &from.checkpoint {
         let usable = (summary.rows, summary.skipped);
-        *summary = checkpoint.restore(&mut learner)?;
+        *summary = checkpoint.restore((&mut learner, None))?;
         if usable != (summary.rows, summary.skipped) {
             let (now, before) = (usable.0, summary.rows);
             let reason = format!(
@@ -152,11 +152,11 @@ fn run(
         }
         summary.clock(started);
         if checkpoints.due(summary.steps, false) {
-            checkpoints.save(&mut learner, summary.steps, summary)?;
+            checkpoints.save((&mut learner, None), summary.steps, summary)?;
         }
     }
     if checkpoints.due(summary.steps, true) {
-        checkpoints.save(&mut learner, summary.steps, summary)?;
+        checkpoints.save((&mut learner, None), summary.steps, summary)?;
     }
     save_model(&mut learner, &settings.model, &run_dir.path().join("model"))?;
     if end == End::Finished && !is_due(summary.steps) {

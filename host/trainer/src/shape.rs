@@ -2,7 +2,6 @@
 
 use crate::advantage::finished;
 use crate::error::TrainError;
-use crate::step::PolicyRow;
 use molt_core::outcome::{Group, Outcome};
 use molt_core::settings;
 use molt_core::trajectory::{Reward, Trajectory};
@@ -111,8 +110,8 @@ pub(crate) fn turn_lengths(trajectory: &Trajectory) -> Vec<usize> {
     lengths.into_iter().map(|(_, tokens)| tokens).collect()
 }
 
-/// Leaves out the rows of truncated rollouts, of rows of all finished ones in order.
-pub(crate) fn without_truncated<'a>(groups: &[Group], rows: Vec<PolicyRow<'a>>) -> Vec<PolicyRow<'a>> {
+/// Leaves out those of truncated rollouts, of one row for every segment of the finished rollouts in order.
+pub(crate) fn without_truncated<T>(groups: &[Group], rows: Vec<T>) -> Vec<T> {
     let truncated = finished(groups).flat_map(|t| t.segments.iter().map(|_| t.truncated));
     rows.into_iter().zip(truncated).filter(|(_, truncated)| !truncated).map(|(row, _)| row).collect()
 }
@@ -134,6 +133,7 @@ pub fn min_group(rollout: &settings::Rollout, estimator: &str, needs_group: bool
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::step::PolicyRow;
     use molt_core::chat::Task;
     use molt_core::ids::{GroupId, RolloutId, WeightVersion};
     use molt_core::sampling::Sampling;
@@ -187,7 +187,13 @@ mod tests {
         };
         Shaping::new(
             &reward,
-            &TurnSettings { sampling, max_context: 40, max_turns: 3, record_routing: false },
+            &TurnSettings {
+                sampling,
+                max_context: 40,
+                max_turns: 3,
+                record_routing: false,
+                reward_is_optional: false,
+            },
         )
     }
 

@@ -1,19 +1,22 @@
 //! One optimiser step: micro-batches forward and backward, then one update.
 
 use crate::error::TrainError;
-use crate::freeze::trained;
-use crate::mesh::Groups;
 use crate::optim::{Optimiser, Update};
-use crate::ranks::{Order, Orders, OwnedRow, Ranks};
+use crate::ranks::{Order, Orders, Role};
 use crate::shards::{Shards, sums};
 use molt_core::ids::{Token, WeightVersion};
-use molt_core::settings::{Fsdp, Optim};
+use molt_core::settings::Fsdp;
 use molt_core::trajectory::Routing;
-use molt_model::{Adapter, Config, Network, Unit, Weights};
+use molt_model::{Adapter, Config, Network, Unit};
 use molt_torch::{Group, Traffic};
 use pass::{Objective, Seen, Slopes};
-pub use policy::{PolicyRow, PolicySums};
+use std::cell::RefCell;
+use std::rc::Rc;
 use tch::Tensor;
+
+pub use critic::{ValueRow, ValueSums};
+pub use models::Models;
+pub use policy::{PolicyRow, PolicySums};
 
 /// Few enough for memory and caches, many enough for the matrix products.
 const LOGIT_ROWS: usize = 256;
@@ -64,8 +67,10 @@ pub struct Learner {
     temperature: f64,
     /// Weight of the load-balancing loss of layers with experts; 0 for none.
     router_aux_coef: f64,
-    /// What the leader sends its orders by.
-    orders: Option<Orders>,
+    /// Which of the run's models it is.
+    role: Role,
+    /// What the leader sends its orders by, those for its other models too.
+    orders: Option<Rc<RefCell<Orders>>>,
 }
 
 /// How the work of a step is cut. None of it changes the result beyond rounding.
@@ -89,104 +94,17 @@ impl Layout {
 }
 
 impl Learner {
-    /// `temperature` divides the logits; `total_steps` is where the learning-rate schedule ends. The weights
-    /// are the same on all ranks, of which this one leads; each reads the part that it holds.
-    ///
-    /// # Errors
-    /// If a rank is lost, the weights cannot be read, or `optim.freeze` does not fit the model.
-    pub fn new(
-        weights: Weights,
-        ranks: Option<Ranks>,
-        optim: &Optim,
-        total_steps: u64,
-        layout: Layout,
-        temperature: f64,
-    ) -> Result<Self, TrainError> {
-        let (groups, mut orders) = ranks.map(|ranks| (ranks.groups, ranks.orders)).unzip();
-        if let Some(orders) = &mut orders {
-            orders.send(&Order::Begin { total_steps })?;
-        }
-        let mut learner = Self::part(weights, groups, optim, total_steps, layout, temperature)?;
-        learner.orders = orders;
-        Ok(learner)
-    }
-
-    /// What the leader's learner does, on another rank, until the leader's is dropped.
-    ///
-    /// # Errors
-    /// As those of the leader, and if the leader is lost.
-    pub fn follow(
-        weights: Weights,
-        ranks: Ranks,
-        optim: &Optim,
-        layout: Layout,
-        temperature: f64,
-    ) -> Result<(), TrainError> {
-        let Ranks { groups, mut orders } = ranks;
-        let Order::Begin { total_steps } = orders.receive()? else {
-            return Err(TrainError::Order("the first is not the beginning".to_owned()));
-        };
-        let mut learner = Self::part(weights, Some(groups), optim, total_steps, layout, temperature)?;
-        let out_of_turn = |what: &str| TrainError::Order(format!("{what} comes out of turn"));
-        loop {
-            match orders.receive()? {
-                Order::Policy { rows, loss } => {
-                    let rows: Vec<PolicyRow<'_>> = rows.iter().map(OwnedRow::borrow).collect();
-                    learner.policy_step(&rows, &loss)?;
-                }
-                Order::Logprobs(segments) => {
-                    learner.logprobs(&segments.iter().collect::<Vec<_>>())?;
-                }
-                Order::Supervised(rows) => {
-                    let rows: Vec<Row<'_>> = rows.iter().map(Row::supervised).collect();
-                    learner.supervised_step(&rows)?;
-                }
-                Order::Loss(rows) => {
-                    let rows: Vec<Row<'_>> = rows.iter().map(Row::supervised).collect();
-                    learner.loss(&rows)?;
-                }
-                // Only the leader keeps them; here no more than a unit is whole at a time.
-                Order::Parameters => {
-                    for unit in learner.network.units() {
-                        learner.shards.whole(&learner.network, unit)?;
-                    }
-                }
-                Order::Balance { coefficient } => learner.router_aux_coef = coefficient,
-                Order::Save { dir } => drop(learner.save(&dir)?),
-                Order::Restore { dir, mesh, steps } => learner.restore(&dir, mesh, steps)?,
-                Order::Begin { .. } => return Err(out_of_turn("the beginning")),
-                Order::End => return Ok(()),
-            }
-        }
-    }
-
-    /// This rank's part. Every rank calls each method together, with the same arguments.
-    fn part(
-        weights: Weights,
-        mut ranks: Option<Groups>,
-        optim: &Optim,
-        total_steps: u64,
-        layout: Layout,
-        temperature: f64,
-    ) -> Result<Self, TrainError> {
-        let trained = trained(weights.network(), &optim.freeze)?;
-        let parallel = ranks.as_mut().map(|groups| std::mem::take(&mut groups.parallel));
-        let shards = Shards::read(&weights, &trained, ranks)?;
-        let network = weights.into_network().in_parallel(parallel.unwrap_or_default());
-        let optimiser = Optimiser::new(shards.parameters(&network), optim, total_steps);
-        Ok(Self { network, shards, optimiser, layout, temperature, router_aux_coef: 0.0, orders: None })
-    }
-
     /// The leader's errors name the ranks that do not answer.
     fn explained(&self, error: TrainError) -> TrainError {
         match &self.orders {
-            Some(orders) => orders.explained(error),
+            Some(orders) => orders.borrow().explained(error),
             None => error,
         }
     }
 
     fn order(&mut self, order: impl FnOnce() -> Order) -> Result<(), TrainError> {
-        self.orders.as_mut().map_or(Ok(()), |orders| orders.send(&order()))
+        let Some(orders) = &self.orders else { return Ok(()) };
+        orders.borrow_mut().send(self.role, &order())
     }
 
     /// From now on the load-balancing loss of layers with experts is added, with this weight.
@@ -265,8 +183,8 @@ impl Learner {
         let mut mean = 0.0;
         let weight = 1.0 / tokens as f64;
         let mut loss = |_: &[Target], seen: &Seen| {
-            mean -= seen.logprobs.iter().sum::<f64>() * weight;
-            Slopes { by_logprob: vec![-weight; seen.logprobs.len()], by_entropy: None }
+            mean -= seen.scores.iter().sum::<f64>() * weight;
+            Slopes { by_score: vec![-weight; seen.scores.len()], by_entropy: None }
         };
         self.gradient(rows, &mut Objective { needs_entropy: false, loss: &mut loss })
             .map_err(|error| self.explained(error))?;
@@ -282,7 +200,9 @@ impl Learner {
 impl Drop for Learner {
     fn drop(&mut self) {
         // However the run ended, the others need not wait; if they cannot be told, they are lost anyway.
-        let _ = self.order(|| Order::End);
+        if self.role == Role::Policy {
+            let _ = self.order(|| Order::End);
+        }
     }
 }
 
@@ -291,11 +211,13 @@ mod adapter;
 mod balance;
 #[cfg(test)]
 mod bfloat16;
+mod critic;
 #[cfg(test)]
 mod experts;
 mod forward;
 #[cfg(test)]
 mod losses;
+mod models;
 #[cfg(test)]
 mod parallel;
 pub(crate) mod part;

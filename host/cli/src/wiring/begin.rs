@@ -50,17 +50,21 @@ fn is_in_place(ckpt: &Ckpt, run_dir: &Path) -> bool {
         }
 }
 
-/// With the fingerprint of the weights if some of them are in no checkpoint.
+/// With the fingerprint of the weights if some of them are in no checkpoint, and of `others` that are in none.
 pub(crate) fn frozen(
     identity: Identity,
     (optim, lora): (&settings::Optim, &settings::Lora),
     weights: &Weights,
+    others: &[&Weights],
 ) -> Result<Identity, Stop> {
-    if optim.freeze.is_empty() && lora.rank.is_none() {
+    let is_whole = optim.freeze.is_empty() && lora.rank.is_none();
+    let frozen: Vec<&Weights> =
+        (!is_whole).then_some(weights).into_iter().chain(others.iter().copied()).collect();
+    if frozen.is_empty() {
         return Ok(identity);
     }
-    let fingerprint = weights.fingerprint().or_user("the model cannot be read", "fetch its files again")?;
-    Ok(identity.over(&fingerprint))
+    let all: Result<Vec<String>, _> = frozen.into_iter().map(Weights::fingerprint).collect();
+    Ok(identity.over(&all.or_user("the model cannot be read", "fetch its files again")?.join("\n")))
 }
 
 /// Finds the checkpoint that the settings ask for, and says what is to be known of it.

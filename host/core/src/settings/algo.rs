@@ -1,6 +1,6 @@
 //! Advantages and the policy loss.
 
-use super::Parameters;
+use super::{Kl, Parameters};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -172,6 +172,7 @@ pub struct Algo {
     /// Adds so many times the mean entropy of the next token's distribution to what is maximised.
     pub entropy_coef: f64,
     pub correction: Correction,
+    pub kl: Kl,
     /// Parameters of the estimator, e.g. [algo.parameters] gamma = 0.99; `molt plugin inspect` shows which it has.
     pub parameters: Parameters,
 }
@@ -196,6 +197,7 @@ impl Default for Algo {
             aggregation: Aggregation::default(),
             entropy_coef: 0.0,
             correction: Correction::default(),
+            kl: Kl::default(),
             parameters: Parameters::new(),
         }
     }

@@ -31,7 +31,7 @@ impl Default for Ckpt {
 
 /// What a checkpoint's position in the data, its random numbers and the meaning of what it holds depend on: a run that
 /// goes on has the same.
-const FIXED: [&str; 15] = [
+const FIXED: [&str; 16] = [
     "run.seed",
     "model.compute",
     "data.shuffle",
@@ -46,6 +46,7 @@ const FIXED: [&str; 15] = [
     "sft.batch_size",
     "sft.max_context",
     "optim.kind",
+    "critic.optim.kind",
     "lora.alpha",
 ];
 

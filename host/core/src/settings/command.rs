@@ -14,6 +14,12 @@ pub trait Settings: Serialize + DeserializeOwned + JsonSchema + Default {
     /// All problems together.
     fn validate(&self) -> Result<(), SettingsError>;
 
+    /// With what some settings imply of others.
+    #[must_use]
+    fn resolved(self) -> Self {
+        self
+    }
+
     /// The resolved settings as a TOML file that [`super::load`] reads back unchanged.
     ///
     /// # Errors
@@ -26,6 +32,10 @@ pub trait Settings: Serialize + DeserializeOwned + JsonSchema + Default {
 impl Settings for TrainSettings {
     fn validate(&self) -> Result<(), SettingsError> {
         none_of(self.problems())
+    }
+
+    fn resolved(self) -> Self {
+        self.with_teacher()
     }
 }
 

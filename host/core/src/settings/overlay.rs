@@ -43,7 +43,7 @@ pub fn load<S: Settings>(
     if !problems.is_empty() {
         return Err(SettingsError { problems });
     }
-    serde_path_to_error::deserialize(table).map_err(|error| {
+    serde_path_to_error::deserialize(table).map(S::resolved).map_err(|error| {
         let key = error.path().to_string();
         SettingsError { problems: vec![Problem::Invalid { key, sentence: error.inner().to_string() }] }
     })

@@ -28,11 +28,13 @@ impl TrainSettings {
         self.rollout.check(&mut found);
         self.generator.check(&mut found);
         self.algo.check(&mut found);
+        self.check_models(&mut found);
         self.train.check(&mut found);
         self.fsdp.check(&mut found);
         self.moe.check(&mut found);
-        self.optim.check(&mut found);
-        muon(&mut found, &self.optim, &self.fsdp);
+        self.optim.check(&mut found, "optim");
+        muon(&mut found, "optim.kind", &self.optim, &self.fsdp);
+        muon(&mut found, "critic.optim.kind", &self.critic.optim, &self.fsdp);
         self.lora.check(&mut found);
         self.ckpt.check(&mut found);
         self.eval.check(&mut found);
@@ -58,12 +60,15 @@ impl TrainSettings {
                 say(&mut found, "train.keep_best", "is set, so eval.prompts must name what to evaluate on");
             }
         }
-        if self.train.steps_per_batch > self.rollout.batch_size {
-            let sentence = format!(
-                "is {}, more than the {} prompts of a batch (rollout.batch_size)",
-                self.train.steps_per_batch, self.rollout.batch_size
-            );
-            say(&mut found, "train.steps_per_batch", sentence);
+        let steps = [
+            ("train.steps_per_batch", self.train.steps_per_batch),
+            ("critic.steps_per_batch", self.critic.steps_per_batch),
+        ];
+        let prompts = self.rollout.batch_size;
+        for (key, steps) in steps.into_iter().filter(|(_, steps)| *steps > prompts) {
+            let sentence =
+                format!("is {steps}, more than the {prompts} prompts of a batch (rollout.batch_size)");
+            say(&mut found, key, sentence);
         }
         found
     }
@@ -152,8 +157,8 @@ impl SftSettings {
         }
         self.fsdp.check(&mut found);
         self.moe.check(&mut found);
-        self.optim.check(&mut found);
-        muon(&mut found, &self.optim, &self.fsdp);
+        self.optim.check(&mut found, "optim");
+        muon(&mut found, "optim.kind", &self.optim, &self.fsdp);
         self.lora.check(&mut found);
         self.ckpt.check(&mut found);
         found
@@ -298,17 +303,19 @@ impl Fsdp {
 }
 
 impl Optim {
-    fn check(&self, found: &mut Found) {
-        number(found, "optim.lr", self.lr, |x| x > 0.0, "above 0");
-        for (key, beta) in [("optim.beta1", self.beta1), ("optim.beta2", self.beta2)] {
-            number(found, key, beta, |b| (0.0..1.0).contains(&b), "at least 0 and below 1");
+    /// `section` is where these settings are.
+    pub(super) fn check(&self, found: &mut Found, section: &str) {
+        let key = |name: &str| format!("{section}.{name}");
+        number(found, &key("lr"), self.lr, |x| x > 0.0, "above 0");
+        for (name, beta) in [("beta1", self.beta1), ("beta2", self.beta2)] {
+            number(found, &key(name), beta, |b| (0.0..1.0).contains(&b), "at least 0 and below 1");
         }
-        number(found, "optim.eps", self.eps, |x| x > 0.0, "above 0");
-        number(found, "optim.weight_decay", self.weight_decay, |x| x >= 0.0, "at least 0");
-        number(found, "optim.max_grad_norm", self.max_grad_norm, |x| x >= 0.0, "at least 0");
-        rate(found, "optim.min_lr_ratio", self.min_lr_ratio);
+        number(found, &key("eps"), self.eps, |x| x > 0.0, "above 0");
+        number(found, &key("weight_decay"), self.weight_decay, |x| x >= 0.0, "at least 0");
+        number(found, &key("max_grad_norm"), self.max_grad_norm, |x| x >= 0.0, "at least 0");
+        rate(found, &key("min_lr_ratio"), self.min_lr_ratio);
         if self.freeze.iter().any(String::is_empty) {
-            say(found, "optim.freeze", "holds an empty pattern, which is in every name");
+            say(found, &key("freeze"), "holds an empty pattern, which is in every name");
         }
     }
 }
@@ -371,11 +378,11 @@ impl Eval {
 }
 
 /// Muon needs whole matrices.
-fn muon(found: &mut Found, optim: &Optim, fsdp: &Fsdp) {
+fn muon(found: &mut Found, key: &str, optim: &Optim, fsdp: &Fsdp) {
     if optim.kind == OptimKind::Muon && fsdp.tensor_parallel > 1 {
         let sentence =
             "is muon, which does not know slices of matrices: leave fsdp.tensor_parallel at 1, or take adamw";
-        say(found, "optim.kind", sentence);
+        say(found, key, sentence);
     }
 }
 
@@ -383,7 +390,7 @@ pub(super) fn say(found: &mut Found, key: &str, sentence: impl Into<String>) {
     found.push(Problem::Invalid { key: key.to_owned(), sentence: sentence.into() });
 }
 
-fn is_empty(path: &Path) -> bool {
+pub(super) fn is_empty(path: &Path) -> bool {
     path.as_os_str().is_empty()
 }
 
@@ -399,7 +406,7 @@ fn name(found: &mut Found, key: &str, value: &str) {
     }
 }
 
-fn count(found: &mut Found, key: &str, value: u64) {
+pub(super) fn count(found: &mut Found, key: &str, value: u64) {
     if value == 0 {
         say(found, key, "is 0, but at least 1 is needed");
     }

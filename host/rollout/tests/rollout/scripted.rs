@@ -170,7 +170,13 @@ pub(crate) fn driver(
         stop_tokens: chat.tokenizer().stop_tokens().to_vec(),
         stop_strings: vec![],
     };
-    let turn = TurnSettings { sampling, max_context: 4000, max_turns: 10, record_routing: false };
+    let turn = TurnSettings {
+        sampling,
+        max_context: 4000,
+        max_turns: 10,
+        record_routing: false,
+        reward_is_optional: false,
+    };
     let generator = Arc::new(Scripted::new(chat.clone(), script));
     Driver { generator, chat, environment, rewards, turn, seed: 5 }
 }

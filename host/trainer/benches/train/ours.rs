@@ -5,7 +5,7 @@ use molt_core::rank_env::RankEnv;
 use molt_core::settings::{Fsdp, Optim};
 use molt_model::Weights;
 use molt_trainer::ranks::Ranks;
-use molt_trainer::step::{Layout, Learner, Row};
+use molt_trainer::step::{Layout, Learner, Models, Row};
 use serde_json::json;
 use std::io::BufRead;
 use std::path::Path;
@@ -29,11 +29,12 @@ pub(crate) fn run(model: &Path, work: &Work) {
     // Every rank has one micro-batch.
     let layout = Layout::new(rows.len().div_ceil(env.size) * work.tokens[0].len(), &fsdp);
     let weights = Weights::open(model).expect("the model that was just written");
-    let ranks = (env.size > 1).then(|| Ranks::join(&env, &fsdp, "", &weights).expect("the others"));
+    let ranks = (env.size > 1).then(|| Ranks::join(&env, &fsdp, "", (&weights, &[])).expect("the others"));
     let end = |sent| println!("{}", json!(End { base, peak: resident("VmHWM:"), sent }));
     if env.rank > 0 {
         let ranks = ranks.expect("more than one");
-        Learner::follow(weights, ranks, &optim, layout, 1.0).expect("a whole run");
+        let models = Models { policy: (weights, &optim), reference: None, critic: None };
+        Learner::follow(models, ranks, layout, 1.0).expect("a whole run");
         return end([0, 0]);
     }
     let mut learner = Learner::new(weights, ranks, &optim, u64::MAX, layout, 1.0).expect("a learner");

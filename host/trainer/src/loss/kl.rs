@@ -21,6 +21,9 @@ pub struct KlLoss {
     pub coef: f64,
 }
 
+/// What the divergence is reported as, and held against `algo.kl.target`, whatever is differentiated or taken off a reward.
+pub const MEASURE: KlEstimator = KlEstimator::K3;
+
 /// An infinite log-ratio counts as this.
 const INFINITE: f64 = 30.0;
 

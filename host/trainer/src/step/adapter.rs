@@ -4,6 +4,7 @@ use super::ranks::{part, ranks};
 use super::tests::{LOSS, alone, decoder, definition, layout, optim, relative_difference, rows, segment};
 use super::*;
 use crate::optim::Parameter;
+use molt_model::Weights;
 use std::collections::BTreeMap;
 use tch::Kind;
 

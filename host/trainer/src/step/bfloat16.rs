@@ -10,7 +10,7 @@ use super::tests::{
 use super::*;
 use molt_core::settings::Compute;
 use molt_core::trajectory::Segment;
-use molt_model::Decoder;
+use molt_model::{Decoder, Weights};
 use proptest::prelude::*;
 use tch::Kind;
 

@@ -6,6 +6,7 @@ use super::tests::{
 };
 use super::*;
 use crate::optim::Parameter;
+use molt_core::settings::Optim;
 use molt_core::trajectory::Segment;
 use molt_core::trajectory::{Routing, Sampled};
 use molt_model::{Decoder, KvCache, Unit};

@@ -1,7 +1,7 @@
 //! The loss of rows that are not learnt: the chain of units, walked forward only.
 
-use super::pass::{MicroBatch, of_labels};
-use super::{Learner, PolicyRow, Row, Target, owned};
+use super::pass::{MicroBatch, numbers, of_labels};
+use super::{Learner, Row, Target, owned};
 use crate::error::TrainError;
 use crate::ranks::Order;
 use crate::shards::{Gathering, sums};
@@ -28,22 +28,20 @@ impl Learner {
     /// If a rank is lost.
     pub fn logprobs(&mut self, segments: &[&Segment]) -> Result<Vec<Vec<f32>>, TrainError> {
         self.order(|| Order::Logprobs(segments.iter().map(|&segment| segment.clone()).collect()))?;
-        let layout: Vec<Row<'_>> = segments.iter().map(|segment| PolicyRow::layout(segment)).collect();
-        let all = self.log_probabilities(&layout).map_err(|error| self.explained(error))?;
-        Ok(all.iter().map(|row| row.iter().map(|&logprob| logprob as f32).collect()).collect())
+        self.of_actions(segments)
     }
 
-    /// The log-probability of every target of every row.
-    pub(super) fn log_probabilities(&self, rows: &[Row<'_>]) -> Result<Vec<Vec<f64>>, TrainError> {
+    /// What the head says of every target of every row: its log-probability, or of a critic its value.
+    pub(super) fn of_targets(&self, rows: &[Row<'_>]) -> Result<Vec<Vec<f64>>, TrainError> {
         let ends = rows.iter().scan(0, |end, row| {
             *end += row.targets.len();
             Some(*end)
         });
         let begins: Vec<usize> = std::iter::once(0).chain(ends).collect();
         let mut own = vec![0.0; begins[rows.len()]];
-        let mut put = |targets: &[Target], logprobs: &[f64]| {
-            for (target, &logprob) in targets.iter().zip(logprobs) {
-                own[begins[target.row] + target.nth] = logprob;
+        let mut put = |targets: &[Target], scores: &[f64]| {
+            for (target, &score) in targets.iter().zip(scores) {
+                own[begins[target.row] + target.nth] = score;
             }
         };
         self.deal(rows, &mut |batch| self.forward(batch, &mut put))?;
@@ -53,7 +51,7 @@ impl Learner {
     }
 
     /// One forward pass, in which every rank takes part also without a micro-batch; `each` gets targets and their
-    /// log-probabilities.
+    /// log-probabilities, or of a critic their values.
     fn forward(
         &self,
         batch: Option<&MicroBatch>,
@@ -62,12 +60,16 @@ impl Learner {
         let _no_grad = tch::no_grad_guard();
         let (head, x) = self.layers(batch, &mut |_, _| ())?;
         let mut parameters = head.wait()?;
-        if self.network.config().tie_word_embeddings {
+        if self.network.is_tied() {
             parameters.extend(self.shards.gather(Unit::Embedding)?.wait()?);
         }
         let Some((hidden, batch)) = x.zip(batch) else { return Ok(()) };
         let normed = self.network.norm(&parameters[0], &hidden.flatten(0, 1).index_select(0, &batch.places));
         let head = self.network.head(&parameters[1]);
+        if self.network.is_critic() {
+            each(&batch.targets, &numbers(&self.network.logits(&head, &normed).squeeze_dim(1)));
+            return Ok(());
+        }
         let chunk = self.layout.logit_rows;
         let parts = normed.split(chunk as i64, 0).into_iter().zip(batch.labels.split(chunk as i64, 0));
         for (targets, (normed, labels)) in batch.targets.chunks(chunk).zip(parts) {

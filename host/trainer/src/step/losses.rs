@@ -11,12 +11,12 @@ use crate::loss::kl::KlLoss;
 use crate::loss::surrogate::Surrogate;
 use crate::loss::tests::losses;
 use crate::loss::{Given, PolicyLoss};
+use crate::ranks::Ranks;
 use molt_core::settings::{Aggregation, CorrectionLevel, CorrectionMode, Importance, KlEstimator};
 use molt_core::trajectory::Segment;
-use molt_torch::Store;
+use molt_model::Weights;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
-use std::time::Duration;
 use tch::Kind;
 
 /// Rows of which everything is known; if not, nothing of the weights that training on their batch began with.
@@ -169,8 +169,8 @@ fn log_probability_and_entropy_of_known_logits() {
             (Tensor::from_slice(&[1.0_f32]).unsqueeze(0), Tensor::from_slice(&logits).unsqueeze(1));
         let mut seen = None;
         let mut loss = |_: &[Target], of: &Seen| {
-            seen = Some((of.logprobs[0], of.entropies[0]));
-            Slopes { by_logprob: vec![0.0], by_entropy: None }
+            seen = Some((of.scores[0], of.entropies[0]));
+            Slopes { by_score: vec![0.0], by_entropy: None }
         };
         let mut objective = Objective { needs_entropy: true, loss: &mut loss };
         let _ = learner.logits(&normed, &head, &batch, &mut objective).expect("a gradient");
@@ -279,10 +279,11 @@ fn the_other_ranks_are_told_all_that_a_step_needs() {
     let expected = steps(Learner::new(double(), None, &optim(), 20, layout(30), 0.7).expect("in memory"));
     let found = with_store(2, |store, group| {
         let place = (group.rank(), group.size());
-        let own = Store::connect("127.0.0.1", store.port(), Duration::from_secs(120)).expect("a store");
-        let ranks = Ranks { groups: group.into(), orders: Orders::new(own.within("told/"), place) };
+        let ranks = Ranks::at(store.port(), place);
         if place.0 > 0 {
-            Learner::follow(double(), ranks, &optim(), layout(30), 0.7).expect("a whole run");
+            let optim = optim();
+            let models = Models { policy: (double(), &optim), reference: None, critic: None };
+            Learner::follow(models, ranks, layout(30), 0.7).expect("a whole run");
             return None;
         }
         Some(steps(Learner::new(double(), Some(ranks), &optim(), 20, layout(30), 0.7).expect("ranks")))

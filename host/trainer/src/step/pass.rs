@@ -29,14 +29,15 @@ pub(super) struct MicroBatch {
 
 /// What the model says of some targets.
 pub(super) struct Seen {
-    pub(super) logprobs: Vec<f64>,
+    /// Log-probabilities, or of a critic values.
+    pub(super) scores: Vec<f64>,
     /// Of the distributions that they were drawn from; empty if they are not needed.
     pub(super) entropies: Vec<f64>,
 }
 
 /// How a loss changes with what the model says of some targets.
 pub(super) struct Slopes {
-    pub(super) by_logprob: Vec<f64>,
+    pub(super) by_score: Vec<f64>,
     pub(super) by_entropy: Option<Vec<f64>>,
 }
 
@@ -251,7 +252,7 @@ impl Learner {
         scatters: &mut Scatters<'s>,
         objective: &mut Objective<'_>,
     ) -> Result<Option<(Tensor, Option<Tensor>)>, TrainError> {
-        let is_tied = self.network.config().tie_word_embeddings;
+        let is_tied = self.network.is_tied();
         let mut parameters = self.leaves(Unit::Head, unit.wait()?);
         if is_tied {
             let embedding = self.shards.gather(Unit::Embedding)?.wait()?;
@@ -265,7 +266,10 @@ impl Learner {
         let [norm, head] = [&parameters[0], &parameters[1]];
         let input = leaf(&flat.index_select(0, &batch.places));
         let normed = self.network.norm(norm, &input);
-        let (by_normed, mut by_head) = self.logits(&normed.detach(), head, batch, objective)?;
+        let (by_normed, mut by_head) = match self.network.is_critic() {
+            false => self.logits(&normed.detach(), head, batch, objective)?,
+            true => self.valued(&normed.detach(), head, batch, objective),
+        };
         let mut found = partial(&[&normed], &[&input, norm], &[&by_normed.to_kind(normed.kind())])?;
         drop(parameters);
         let by_norm = found.pop().flatten();
@@ -274,6 +278,25 @@ impl Learner {
         scatters.start(Unit::Head, &[by_norm, by_head])?;
         let g = flat.zeros_like().index_copy(0, &batch.places, &by_input).view(hidden.size().as_slice());
         Ok(Some((g, by_embedding)))
+    }
+
+    /// What [`Learner::logits`] is for a critic: a value is one number, so all are made at once.
+    fn valued(
+        &self,
+        normed: &Tensor,
+        head: &Tensor,
+        batch: &MicroBatch,
+        objective: &mut Objective<'_>,
+    ) -> (Tensor, Option<Tensor>) {
+        let _no_grad = tch::no_grad_guard();
+        let (learns, head) = (head.requires_grad(), self.network.head(head));
+        let normed = normed.to_kind(head.kind());
+        let values = self.network.logits(&head, &normed);
+        let seen = Seen { scores: numbers(&values.squeeze_dim(1)), entropies: Vec::new() };
+        let Slopes { by_score, .. } = (objective.loss)(&batch.targets, &seen);
+        let by_values = Tensor::from_slice(&by_score).to_kind(normed.kind()).unsqueeze(1);
+        let by_head = learns.then(|| by_values.tr().matmul(&normed));
+        (by_values.matmul(&head), by_head)
     }
 
     /// The gradients of the loss by the normed states `[n, d]` of the targets and by the head.
@@ -315,18 +338,18 @@ impl Learner {
             };
             let entropies = products.as_ref().map(|products| -products.sum_dim_intlist(-1, true, None));
             let seen = Seen {
-                logprobs: of_targets,
+                scores: of_targets,
                 entropies: entropies
                     .as_ref()
                     .map(|entropies| numbers(&entropies.squeeze_dim(1)))
                     .unwrap_or_default(),
             };
-            let Slopes { by_logprob, by_entropy } =
+            let Slopes { by_score, by_entropy } =
                 (objective.loss)(&batch.targets[start..start + count], &seen);
             let column = |values: &[f64]| {
                 (Tensor::from_slice(values) / self.temperature).to_kind(normed.kind()).unsqueeze(1)
             };
-            let by_own = column(&by_logprob);
+            let by_own = column(&by_score);
             let mut by_softmax = by_own.neg();
             let by_entropy =
                 by_entropy.zip(products.zip(entropies)).map(|(by_entropy, (mut products, entropies))| {
@@ -356,7 +379,7 @@ pub(super) fn of_labels(logprobs: &Tensor, labels: &Tensor) -> Vec<f64> {
 }
 
 /// A vector, exactly.
-fn numbers(vector: &Tensor) -> Vec<f64> {
+pub(super) fn numbers(vector: &Tensor) -> Vec<f64> {
     Vec::try_from(vector.to_kind(Kind::Double)).expect("a vector of float64")
 }
 

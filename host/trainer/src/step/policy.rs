@@ -174,8 +174,8 @@ impl Learner {
         let version = self.version();
         let mut own = PolicySums { tokens, units, ..PolicySums::default() };
         let mut of_targets = |targets: &[Target], seen: &Seen| {
-            let (mut by_logprob, mut by_entropy) = (Vec::with_capacity(targets.len()), Vec::new());
-            for ((target, &logprob), &entropy) in targets.iter().zip(&seen.logprobs).zip(&seen.entropies) {
+            let (mut by_score, mut by_entropy) = (Vec::with_capacity(targets.len()), Vec::new());
+            for ((target, &logprob), &entropy) in targets.iter().zip(&seen.scores).zip(&seen.entropies) {
                 let (row, weight) = (&rows[target.row], weights[target.row]);
                 let token = loss.token(&row.action(target.nth, logprob), &sequences[target.row]);
                 own.loss += weight * (token.loss - loss.entropy_coef * entropy);
@@ -187,7 +187,7 @@ impl Learner {
                 own.entropy += entropy;
                 // A sequence is outside with all of its tokens: it counts with its first.
                 own.outside += usize::from(token.is_outside && (!by_sequence || target.nth == 0));
-                by_logprob.push(weight * token.slope);
+                by_score.push(weight * token.slope);
                 by_entropy.push(-weight * loss.entropy_coef);
                 let action = row.segment.actions()[target.nth];
                 if action.version == version {
@@ -197,7 +197,7 @@ impl Learner {
                     own.gap_max = larger(own.gap_max, gap);
                 }
             }
-            Slopes { by_logprob, by_entropy: (loss.entropy_coef != 0.0).then_some(by_entropy) }
+            Slopes { by_score, by_entropy: (loss.entropy_coef != 0.0).then_some(by_entropy) }
         };
         let balance =
             self.gradient(&layout, &mut Objective { needs_entropy: true, loss: &mut of_targets })?;
@@ -218,7 +218,7 @@ impl Learner {
         }
         let is_known = |row: &PolicyRow<'_>| row.old.is_some();
         let present = match loss.needs_present(rows.iter().any(is_known), rows.iter().all(is_known)) {
-            true => self.log_probabilities(layout)?,
+            true => self.of_targets(layout)?,
             // The old ones are all that it turns on.
             false => rows.iter().map(|row| vec![0.0; row.advantages.len()]).collect(),
         };

@@ -6,8 +6,8 @@ use super::tests::{
     segment,
 };
 use super::*;
-use molt_core::settings::{Compute, OptimKind};
-use molt_model::{Decoder, Unit};
+use molt_core::settings::{Compute, Optim, OptimKind};
+use molt_model::{Decoder, Unit, Weights};
 use molt_torch::Store;
 use proptest::prelude::*;
 use std::time::Duration;

@@ -2,10 +2,9 @@ use super::*;
 use crate::loss::PolicyLoss;
 use crate::loss::surrogate::Surrogate;
 use crate::optim::Parameter;
-use molt_core::settings::{Aggregation, Importance};
-use molt_core::trajectory::Sampled;
-use molt_core::trajectory::Segment;
-use molt_model::{Config, Decoder};
+use molt_core::settings::{Aggregation, Importance, Optim};
+use molt_core::trajectory::{Sampled, Segment};
+use molt_model::{Config, Decoder, Weights};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestCaseError};
 use tch::Kind;
@@ -258,7 +257,7 @@ fn the_gap_is_zero_for_our_own_log_probabilities() {
         targets: given.actions().iter().map(|a| a.position).collect(),
         routing: None,
     };
-    let logprobs = learner.log_probabilities(std::slice::from_ref(&layout)).expect("logits");
+    let logprobs = learner.of_targets(std::slice::from_ref(&layout)).expect("logits");
     let mut sampled: Vec<Sampled> = given
         .actions()
         .iter()

@@ -4,10 +4,11 @@ use crate::parts::*;
 use molt_core::chat::Task;
 use molt_core::ids::{GroupId, RolloutId, WeightVersion};
 use molt_core::outcome::{DropReason, Dropped, Group, Outcome};
-use molt_core::settings::Algo;
+use molt_core::settings::{Algo, TrainSettings};
 use molt_core::trajectory::{Reward, Sampled, Segment, Trajectory};
 use molt_sandbox::{Cause, Failure};
 use molt_trainer::advantage::{advantages, check_estimator};
+use molt_trainer::beside::Said;
 use std::collections::BTreeMap;
 
 /// Those that need neither a critic nor a teacher.
@@ -59,8 +60,10 @@ fn credit(name: &str, groups: &[Group]) -> Result<Vec<f32>, Failure> {
     let (runtime, estimator) = (runtime(), estimator(name));
     let traits = runtime.block_on(estimator.traits()).unwrap();
     let algo = Algo { estimator: name.into(), ..Algo::default() };
-    let parameters = check_estimator(&algo, &traits, 4).unwrap();
-    let rows = runtime.block_on(advantages(&estimator, &traits, &parameters, groups, 0.0))?;
+    let parameters = check_estimator(&TrainSettings { algo, ..TrainSettings::default() }, &traits).unwrap();
+    let said = Said::default();
+    let asked = advantages(&estimator, &traits, &parameters, (groups, &said), 0.0);
+    let (rows, _) = runtime.block_on(asked)?;
     assert!(rows.iter().all(|row| row.advantages.len() == 3 && row.advantages.iter().all(|a| a.is_finite())));
     Ok(rows.iter().map(|row| row.advantages[0]).collect())
 }

@@ -74,6 +74,7 @@ pub(crate) fn driver<G: Generator>(settings: &TrainSettings, generator: Arc<G>) 
             max_context: 128,
             max_turns: settings.agent.max_turns,
             record_routing: settings.train.replay_routing,
+            reward_is_optional: settings.teacher.model.is_some(),
         },
         seed: settings.run.seed,
     }
@@ -108,24 +109,41 @@ pub(crate) fn settings(model: &Path) -> TrainSettings {
 pub(crate) fn run<G: Generator>(
     settings: TrainSettings,
     generator: Arc<G>,
-    (train_on, held_out): (Prompts, Option<Prompts>),
+    prompts: (Prompts, Option<Prompts>),
     dir: &Path,
     stop: &CancellationToken,
+) -> (Result<Summary, TrainError>, PathBuf) {
+    run_from(From::default(), settings, generator, prompts, (dir, stop))
+}
+
+/// As [`run`], from where another run was.
+pub(crate) fn run_from<G: Generator>(
+    from: From,
+    settings: TrainSettings,
+    generator: Arc<G>,
+    (train_on, held_out): (Prompts, Option<Prompts>),
+    (dir, stop): (&Path, &CancellationToken),
 ) -> (Result<Summary, TrainError>, PathBuf) {
     let runtime = runtime();
     let estimator = estimator(&settings.algo.estimator);
     let traits = runtime.block_on(estimator.traits()).unwrap();
+    let open = |path: &Path| Weights::open(path).unwrap().in_numbers(settings.model.compute);
     let training = Training {
-        weights: Weights::open(&settings.model.path).unwrap().in_numbers(settings.model.compute),
+        weights: open(&settings.model.path),
+        reference: settings.reference().map(open),
+        critic: traits.needs_values.then(|| {
+            let path = settings.critic.model.as_ref().unwrap_or(&settings.model.path);
+            open(path).with_value_head(settings.run.seed)
+        }),
         ranks: None,
         driver: Arc::new(driver(&settings, Arc::clone(&generator))),
         prompts: Arc::new(train_on),
         held_out: held_out.map(|prompts| HeldOut { driver: driver(&settings, generator), prompts }),
-        parameters: check_estimator(&settings.algo, &traits, settings.rollout.samples_per_prompt).unwrap(),
+        parameters: check_estimator(&settings, &traits).unwrap(),
         traits,
         estimator,
         settings,
-        from: From::default(),
+        from,
     };
     let mut run_dir = RunDir::create(dir, "train").unwrap();
     let result = train(training, &mut run_dir, runtime.handle(), stop);

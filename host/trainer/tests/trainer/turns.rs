@@ -9,6 +9,7 @@ use molt_core::settings::{ParameterValue, TrainSettings};
 use molt_rollout::Prompts;
 use molt_sandbox::parameter_values;
 use molt_trainer::advantage::advantages;
+use molt_trainer::beside::Said;
 use std::path::Path;
 use tokio_util::sync::CancellationToken;
 
@@ -47,13 +48,15 @@ fn a_turn_is_trained_for_what_it_earned() {
     let runtime = runtime();
     let driver = driver(&settings, Scripted::new(0));
     let groups = [runtime.block_on(driver.group(GroupId(0), &quiz(), 0..8)).unwrap()];
+    let said = Said::default();
     let credit = |name: &str| {
         let estimator = estimator(name);
         let traits = runtime.block_on(estimator.traits()).unwrap();
         let given = settings.algo.parameters.clone();
         let own = given.into_iter().filter(|(given, _)| traits.parameters.iter().any(|p| p.name == *given));
         let parameters = parameter_values(&traits.parameters, &own.collect()).unwrap();
-        runtime.block_on(advantages(&estimator, &traits, &parameters, &groups, 0.0)).unwrap()
+        let asked = advantages(&estimator, &traits, &parameters, (&groups, &said), 0.0);
+        runtime.block_on(asked).unwrap().0
     };
     let mut mixed = 0;
     for (row, rollout) in credit("turn-credit").iter().zip(groups[0].finished()) {

@@ -391,12 +391,73 @@ fn each_rule_refuses_what_it_is_for() {
         (&[("lora.rank", "4"), ("lora.alpha", "0")], "lora.alpha is 0, but must be above 0"),
         (&[("lora.alpha", "4")], "lora.alpha is set, and does nothing without lora.rank"),
         (&[("lora.targets", "q_proj")], "lora.targets is set, and does nothing without lora.rank"),
+        (&[("algo.kl.coef", "-1")], "algo.kl.coef is -1, but must be at least 0"),
+        (&[("algo.kl.in", "reward")], "algo.kl.in is set, and does nothing while algo.kl.coef is 0"),
+        (&[("algo.kl.estimator", "k3")], "algo.kl.estimator is set, and does nothing while"),
+        (&[("algo.kl.coef", "1"), ("algo.kl.target", "0")], "algo.kl.target is 0, but must be above 0"),
+        (
+            &[("algo.kl.coef", "1"), ("algo.kl.estimator", "k1")],
+            "algo.kl.estimator is k1, whose gradient in the loss is noise",
+        ),
+        (
+            &[("algo.kl.coef", "1"), ("algo.kl.horizon", "5")],
+            "algo.kl.horizon is set, and does nothing without",
+        ),
+        (&[("reference.model", "r")], "reference.model is set, and does nothing while algo.kl.coef is 0"),
+        (&[("reference.model", ""), ("algo.kl.coef", "1")], "reference.model is empty: name"),
+        (&[("reference.model", "r"), ("teacher.model", "t")], "reference.model cannot go with teacher.model"),
+        (
+            &[("teacher.model", "t"), ("algo.kl.estimator", "k2")],
+            "algo.kl.estimator must be k1 with teacher.model",
+        ),
+        (
+            &[("algo.estimator", "on-policy-distill")],
+            "algo.estimator is on-policy-distill, which learns from a teacher alone: name one with teacher.model",
+        ),
+        (
+            &[("algo.estimator", "./x/on-policy-distill.wasm"), ("algo.kl.coef", "1")],
+            "algo.estimator is ./x/on-policy-distill.wasm, which learns from a teacher alone",
+        ),
+        (
+            &[("algo.estimator", "on-policy-distill@0.2")],
+            "algo.estimator is on-policy-distill@0.2, which learns",
+        ),
+        (&[("critic.clip", "-1")], "critic.clip is -1, but must be at least 0"),
+        (&[("critic.passes", "0")], "critic.passes is 0, but at least 1"),
+        (&[("critic.steps_per_batch", "0")], "critic.steps_per_batch is 0, but at least 1"),
+        (&[("critic.steps_per_batch", "17")], "critic.steps_per_batch is 17, more than the 16 prompts"),
+        (&[("critic.optim.lr", "0")], "critic.optim.lr is 0, but must be above 0"),
         (&[("rollout.batch_size", "0")], "rollout.batch_size is 0, but at least 1 is needed"),
     ];
     for (pairs, start) in cases {
         let text = refused(pairs);
         assert!(text.lines().any(|line| line.starts_with(start)), "{pairs:?} gave: {text}");
     }
+}
+
+#[test]
+fn a_teacher_implies_the_rest() {
+    let settings = train(GOOD, &[("teacher.model", "t")]).expect("loads");
+    settings.validate().expect("is good");
+    assert_eq!(settings.algo.estimator, "on-policy-distill");
+    let kl = &settings.algo.kl;
+    assert_eq!((kl.coef, kl.r#in, kl.estimator()), (1.0, KlIn::Reward, KlEstimator::K1));
+    assert_eq!(settings.reference(), Some(Path::new("t")));
+    let own = [("teacher.model", "t"), ("algo.estimator", "reinforce"), ("algo.kl.coef", "0.5")];
+    let settings = train(GOOD, &own).expect("loads");
+    assert_eq!((settings.algo.estimator.as_str(), settings.algo.kl.coef), ("reinforce", 0.5));
+}
+
+#[test]
+fn the_reference_is_what_training_starts_from_unless_one_is_named() {
+    let reference = |pairs| train(GOOD, pairs).expect("loads").reference().map(Path::to_owned);
+    assert_eq!(reference(&[]), None);
+    assert_eq!(reference(&[("algo.kl.coef", "0.1")]).as_deref(), Some(Path::new("m")));
+    let other = [("algo.kl.coef", "0.1"), ("reference.model", "r")];
+    assert_eq!(reference(&other).as_deref(), Some(Path::new("r")));
+    let of = |pairs| train(GOOD, pairs).expect("loads").algo.kl.estimator();
+    assert_eq!(of(&[("algo.kl.coef", "0.1")]), KlEstimator::K2);
+    assert_eq!(of(&[("algo.kl.coef", "0.1"), ("algo.kl.in", "reward")]), KlEstimator::K1);
 }
 
 proptest! {

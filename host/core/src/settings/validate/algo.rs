@@ -13,6 +13,7 @@ impl Algo {
         self.check_bounds(found);
         number(found, "algo.entropy_coef", self.entropy_coef, |_| true, "a finite number");
         self.correction.check(found);
+        self.kl.check(found);
         if self.correction.level != CorrectionLevel::Off && self.importance == Importance::Sampled {
             let sentence = "is set, but algo.importance sampled corrects already, and twice would be wrong: use \
                             algo.importance old with it";
