@@ -96,6 +96,15 @@ fn what_the_estimator_makes_nothing_of() {
 }
 
 #[test]
+fn a_divergence_without_the_gradient_of_one_and_a_distillation_without_a_teacher() {
+    refused(
+        &["--algo.kl.coef", "0.1", "--algo.kl.estimator", "k1"],
+        &["algo.kl.estimator is k1", "gradient is not that of the divergence"],
+    );
+    refused(&["--algo.estimator", "on-policy-distill"], &["learns from a teacher alone", "teacher.model"]);
+}
+
+#[test]
 fn a_teacher_that_is_not_there_or_reads_other_tokens() {
     refused(&["--teacher.model", "no/such/model"], &["no/such/model", "teacher.model"]);
     let dir = TempDir::new().unwrap();

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it stands")]
 
 mod bad_input;
+mod beside;
 mod composition;
 mod crash;
 mod languages;

@@ -24,9 +24,10 @@ pub struct Kl {
     pub coef: f64,
     /// Where it counts: loss, or reward, which the estimator must use. With teacher.model it is reward.
     pub r#in: KlIn,
-    /// What it is computed as: k1, k2 or k3. Unset: k1 in the reward, k2 in the loss.
+    /// What it is computed as: k1 in the reward, k2 or k3 in the loss, since the expected gradient of the others is not that
+    /// of the divergence. Unset: k1 in the reward, k2 in the loss.
     pub estimator: Option<KlEstimator>,
-    /// Move the weight after every batch so that the divergence per token goes to this. Unset: the weight stays.
+    /// Move the weight after every batch so that the divergence per token, train/kl_reference, goes to this. Unset: the weight stays.
     pub target: Option<f64>,
     /// In about so many rollouts the weight is moved by the share that the divergence is off, at most 0.2 of it. Unset: 10000.
     pub horizon: Option<f64>,
@@ -62,12 +63,20 @@ impl Kl {
         for (key, _) in set.into_iter().filter(|(_, is_set)| *is_set && self.coef == 0.0) {
             say(found, key, "is set, and does nothing while algo.kl.coef is 0: give a weight, such as 0.01");
         }
-        if self.coef > 0.0 && self.r#in == KlIn::Loss && self.estimator() == KlEstimator::K1 {
-            say(
-                found,
-                "algo.kl.estimator",
-                "is k1, whose gradient in the loss is noise: use k2 or k3, or algo.kl.in reward",
-            );
+        let wrong = match (self.r#in, self.estimator()) {
+            _ if self.coef == 0.0 => None,
+            (KlIn::Loss, KlEstimator::K1) => Some(
+                "is k1, whose gradient is not that of the divergence: it is 0 in the mean, so in the loss it is noise. \
+                      Use k2 or k3, or algo.kl.in reward",
+            ),
+            (KlIn::Reward, KlEstimator::K2 | KlEstimator::K3) => Some(
+                "must be k1 with algo.kl.in reward: k2 and k3 do not say whether a token is too likely or not likely \
+                      enough, so what is learnt from them is not the divergence",
+            ),
+            _ => None,
+        };
+        if let Some(sentence) = wrong {
+            say(found, "algo.kl.estimator", sentence);
         }
         if self.horizon.is_some() && self.target.is_none() {
             say(found, "algo.kl.horizon", "is set, and does nothing without algo.kl.target");

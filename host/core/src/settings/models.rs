@@ -1,7 +1,7 @@
 //! Models beside the policy: a reference, a teacher, a critic.
 
 use super::validate::{Found, count, is_empty, number, say};
-use super::{KlEstimator, Optim, TrainSettings};
+use super::{Optim, TrainSettings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -109,13 +109,6 @@ impl TrainSettings {
                     "is {}, which learns from a teacher alone: name one with teacher.model",
                     self.algo.estimator
                 ),
-            );
-        }
-        if self.teacher.model.is_some() && self.algo.kl.estimator() != KlEstimator::K1 {
-            say(
-                found,
-                "algo.kl.estimator",
-                "must be k1 with teacher.model: the others do not say in which direction to go",
             );
         }
         let Critic { clip, passes, steps_per_batch, ref optim, .. } = self.critic;

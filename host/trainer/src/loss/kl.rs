@@ -8,7 +8,8 @@
 //! `E[d ∇log π]`, which is the gradient of the divergence. That of k3 has mean `E[(1 − e^−d) ∇log π]`, which is the
 //! gradient of the divergence the other way around, `KL(π_ref ‖ π)`; the two agree to first order near the reference.
 //! (Tang and Munos 2025, On a few pitfalls in KL divergence gradient estimation for RL; Liu et al. 2025, Rethinking
-//! KL Regularization in RLHF.) All of it holds for tokens of the present policy, and for others as far as they are near.
+//! KL Regularization in RLHF.) In the reward, which weighs `∇log π`, it is k1 whose mean is that gradient, and
+//! the others do not know a direction. All of it holds for tokens of the present policy, and for others as far as they are near.
 
 use molt_core::settings::KlEstimator;
 use serde::{Deserialize, Serialize};
@@ -105,6 +106,16 @@ mod tests {
             }
             sum
         };
+        let in_reward = |estimator| {
+            let mut sum = [0.0; 3];
+            for (a, (p, q)) in policy.iter().zip(&reference).enumerate() {
+                let penalty = value(estimator, log_ratio(p.ln(), q.ln()));
+                for (i, sum) in sum.iter_mut().enumerate() {
+                    *sum += p * penalty * (f64::from(u8::from(a == i)) - policy[i]);
+                }
+            }
+            sum
+        };
         let close = |got: [f64; 3], want: [f64; 3]| {
             for (got, want) in got.into_iter().zip(want) {
                 assert!((got - want).abs() < 1e-5, "{got} is not {want}");
@@ -115,6 +126,10 @@ mod tests {
         close(gradient(KlEstimator::K2), [0.13880, -0.21958, 0.08078]);
         close(gradient(KlEstimator::K3), [0.15362, -0.28552, 0.13191]);
         close(gradient(KlEstimator::K3), std::array::from_fn(|i| policy[i] - reference[i]));
+        close(in_reward(KlEstimator::K1), [0.13880, -0.21958, 0.08078]);
+        for estimator in [KlEstimator::K2, KlEstimator::K3] {
+            assert!(in_reward(estimator)[1] > -0.1, "{estimator:?} has another");
+        }
     }
 
     #[test]

@@ -63,7 +63,7 @@ pub struct PolicySums {
     pub dual_clipped: f64,
     pub ratio: f64,
     pub kl: f64,
-    /// The estimate of the divergence from the reference.
+    /// The divergence from the reference, as it is reported.
     pub kl_reference: f64,
     pub entropy: f64,
     /// What the correction compares with its band, tokens or sequences, and how many of them are outside.

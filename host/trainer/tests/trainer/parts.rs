@@ -124,11 +124,30 @@ pub(crate) fn run_from<G: Generator>(
     (train_on, held_out): (Prompts, Option<Prompts>),
     (dir, stop): (&Path, &CancellationToken),
 ) -> (Result<Summary, TrainError>, PathBuf) {
-    let runtime = runtime();
+    go(training(from, settings, generator, (train_on, held_out)), dir, stop)
+}
+
+pub(crate) fn go<G: Generator>(
+    training: Training<G>,
+    dir: &Path,
+    stop: &CancellationToken,
+) -> (Result<Summary, TrainError>, PathBuf) {
+    let mut run_dir = RunDir::create(dir, "train").unwrap();
+    let result = train(training, &mut run_dir, runtime().handle(), stop);
+    (result.map(|(summary, _)| summary), run_dir.path().to_owned())
+}
+
+/// All that a run is made of.
+pub(crate) fn training<G: Generator>(
+    from: From,
+    settings: TrainSettings,
+    generator: Arc<G>,
+    (train_on, held_out): (Prompts, Option<Prompts>),
+) -> Training<G> {
     let estimator = estimator(&settings.algo.estimator);
-    let traits = runtime.block_on(estimator.traits()).unwrap();
+    let traits = runtime().block_on(estimator.traits()).unwrap();
     let open = |path: &Path| Weights::open(path).unwrap().in_numbers(settings.model.compute);
-    let training = Training {
+    Training {
         weights: open(&settings.model.path),
         reference: settings.reference().map(open),
         critic: traits.needs_values.then(|| {
@@ -144,10 +163,7 @@ pub(crate) fn run_from<G: Generator>(
         estimator,
         settings,
         from,
-    };
-    let mut run_dir = RunDir::create(dir, "train").unwrap();
-    let result = train(training, &mut run_dir, runtime.handle(), stop);
-    (result.map(|(summary, _)| summary), run_dir.path().to_owned())
+    }
 }
 
 pub(crate) fn json(path: &Path) -> Value {

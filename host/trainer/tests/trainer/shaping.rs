@@ -6,7 +6,7 @@ use crate::scripted::far;
 use molt_core::chat::Task;
 use molt_core::ids::WeightVersion;
 use molt_core::sampling::Finish;
-use molt_core::settings::{CorrectionLevel, FilterBy, Importance, TrainSettings};
+use molt_core::settings::{CorrectionLevel, FilterBy, Importance, KlIn, TrainSettings};
 use molt_core::trajectory::Sampled;
 use molt_generator::{Generation, Generator, GeneratorError, Request, WeightUpdate};
 use molt_observe::{Row, read_metrics};
@@ -239,6 +239,12 @@ fn every_metric_is_in_the_table_and_the_table_has_no_other() {
     settings.algo.correction.level = CorrectionLevel::Token;
     settings.train.max_steps = Some(1);
     runs.insert("experts", settings);
+    let mut settings = sync(&dense);
+    settings.algo.estimator = "gae".into();
+    settings.algo.kl.coef = 0.1;
+    settings.algo.kl.r#in = KlIn::Reward;
+    settings.train.max_steps = Some(1);
+    runs.insert("critic", settings);
     for (name, settings) in runs {
         let with_source = |prompts: Prompts| Prompts {
             rows: (prompts.rows.into_iter())

@@ -397,7 +397,7 @@ fn each_rule_refuses_what_it_is_for() {
         (&[("algo.kl.coef", "1"), ("algo.kl.target", "0")], "algo.kl.target is 0, but must be above 0"),
         (
             &[("algo.kl.coef", "1"), ("algo.kl.estimator", "k1")],
-            "algo.kl.estimator is k1, whose gradient in the loss is noise",
+            "algo.kl.estimator is k1, whose gradient is not that of the divergence",
         ),
         (
             &[("algo.kl.coef", "1"), ("algo.kl.horizon", "5")],
@@ -408,7 +408,7 @@ fn each_rule_refuses_what_it_is_for() {
         (&[("reference.model", "r"), ("teacher.model", "t")], "reference.model cannot go with teacher.model"),
         (
             &[("teacher.model", "t"), ("algo.kl.estimator", "k2")],
-            "algo.kl.estimator must be k1 with teacher.model",
+            "algo.kl.estimator must be k1 with algo.kl.in reward",
         ),
         (
             &[("algo.estimator", "on-policy-distill")],
