@@ -47,6 +47,11 @@ fn a_reference_holds_the_policy_on_one_rank_and_on_two() {
     assert!(found[2].abs() < 1e-9 && found[10] > 1e-4, "{found:?}");
     assert_eq!([found[3], found[7], found[11]].map(|coef| (coef * 1e9).round() / 1e9), [0.5, 0.4, 0.48]);
     agree(&run("2", "0.5"), &found);
+    // All models compute in the same numbers, so at its reference the policy is none other.
+    let half = dir.path().join("half");
+    let more = ["--reward.name", path(&length), "--algo.kl.coef", "0.5", "--model.compute", "bfloat16"];
+    train(&half, &[&more[..], &["--train.max_steps", "1"]].concat());
+    assert!(numbers(&half, &["train/kl_reference"])[0].abs() < 1e-9);
     let free = run("1", "1e-9");
     assert!(found[10] < free[10], "{} is not below {}: it is not held", found[10], free[10]);
 }

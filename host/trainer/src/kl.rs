@@ -62,6 +62,19 @@ mod tests {
         }
     }
 
+    /// Made by running labs-molt 0.1.6.
+    #[test]
+    fn golden_numbers() {
+        for (divergence, rollouts, want) in
+            [(0.011, 100, 0.11), (0.0, 100, 0.08), (0.01, 100, 0.1), (1.0, 100, 0.12), (0.02, 10, 0.102)]
+        {
+            let kl = Kl { coef: 0.1, target: Some(0.01), horizon: Some(100.0), ..Kl::default() };
+            let mut weight = KlWeight::from(&kl);
+            weight.update(divergence, rollouts);
+            assert!((weight.coefficient - want).abs() < 1e-12, "{weight:?} is not {want}");
+        }
+    }
+
     #[test]
     fn without_a_target_it_stays_and_is_that_of_the_settings() {
         let mut weight = KlWeight::from(&Kl { coef: 0.1, ..Kl::default() });

@@ -133,6 +133,7 @@ pub fn min_group(rollout: &settings::Rollout, estimator: &str, needs_group: bool
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::beside::Said;
     use crate::step::PolicyRow;
     use molt_core::chat::Task;
     use molt_core::ids::{GroupId, RolloutId, WeightVersion};
@@ -272,6 +273,14 @@ mod tests {
                 .map(|segment| PolicyRow::new(segment, vec![1.0; segment.actions().len()]))
                 .collect()
         };
+        let mut said = Said::default();
+        said.values = (0..11).map(|n| n as f32).collect();
+        let returns: Vec<f32> = (0..11).map(|n| n as f32 / 2.0).collect();
+        let lessons = without_truncated(&groups, said.lessons(&rows(&groups), &returns));
+        assert_eq!(lessons.len(), 1);
+        assert_eq!(lessons[0].values, [2.0, 3.0, 4.0, 5.0]);
+        assert_eq!(lessons[0].returns, [1.0, 1.5, 2.0, 2.5]);
+        assert!(Said::default().lessons(&rows(&groups), &returns).is_empty(), "there is no critic");
         let kept = without_truncated(&groups, rows(&groups));
         assert_eq!(kept.iter().map(|row| row.advantages.len()).collect::<Vec<_>>(), [4]);
         let groups = [group(vec![rollout(scored(0.0), &[2], true)])];

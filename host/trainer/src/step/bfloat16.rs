@@ -69,6 +69,23 @@ fn the_gradient_is_that_of_float32_to_its_precision() {
     }
 }
 
+/// The head of a critic is float32 as logits are.
+#[test]
+fn a_critic_has_the_gradient_of_float32_to_its_precision() {
+    let segments = segments();
+    let values = |returns: &[f32]| returns.iter().map(|r| r / 2.0).collect();
+    let rows: Vec<ValueRow<'_>> = segments
+        .iter()
+        .map(|(segment, returns)| ValueRow { segment, values: values(returns), returns: returns.clone() })
+        .collect();
+    let critic = |weights: Weights| alone(weights.with_value_head(3), layout(60));
+    let (half, exact) = (critic(weights()), critic(Weights::from(decoder("0.02"))));
+    let found = [&half, &exact].map(|learner| learner.value_gradient(&rows, 0.2).expect("a gradient").loss);
+    assert!((found[0] - found[1]).abs() <= 0.01 * found[1], "{found:?}");
+    let difference = relative_difference(&gradient(&half), &gradient(&exact));
+    assert!(difference > 1e-4 && difference < 0.05, "{difference:e}");
+}
+
 /// The loss of twenty steps is that of float32 on the way, and every rank ends at the same weights. (Weights themselves
 /// part sooner: Adam moves an element whose gradient is about zero as far as any other, and its sign is rounding.)
 #[test]

@@ -401,6 +401,41 @@ fn a_checkpoint_fits_any_division_of_the_work() {
     }
 }
 
+/// A value is read on the rank of the team that has its token.
+#[test]
+fn a_critic_learns_as_in_one_process() {
+    let segments: Vec<_> = (0..5).map(|n| segment(n, [3 + n, 4, n % 3, 5])).collect();
+    let learn = |mut critic: Learner| {
+        let all: Vec<&Segment> = segments.iter().map(|(segment, _)| segment).collect();
+        let values = critic.values(&all).expect("values");
+        let pairs = segments.iter().zip(&values);
+        let rows: Vec<ValueRow<'_>> = pairs
+            .map(|((segment, returns), values)| ValueRow {
+                segment,
+                values: values.clone(),
+                returns: returns.clone(),
+            })
+            .collect();
+        let losses = [(); 2].map(|()| critic.value_step(&rows, 0.2).expect("a step").0.loss);
+        let weights = flat(&critic.parameters().expect("all ranks are here"));
+        (values.concat(), losses, weights)
+    };
+    let weights = || Weights::from(MIXTURE.double()).with_value_head(3);
+    let (values, losses, expected) = learn(alone(weights(), layout(40)));
+    for mesh in [mesh(2, 2, 1, 1), mesh(2, 1, 2, 1), mesh(2, 1, 1, 2), mesh(4, 2, 2, 1)] {
+        for found in meshed(mesh, |groups| learn(part(weights(), groups, &optim(), layout(40)))) {
+            for (a, b) in found.0.iter().zip(&values) {
+                assert!((a - b).abs() <= 1e-6, "{mesh:?}: {a} is not {b}");
+            }
+            for (a, b) in found.1.iter().zip(&losses) {
+                assert!((a - b).abs() <= 1e-9 * b.abs(), "{mesh:?}: {a} is not {b}");
+            }
+            let difference = relative_difference(&found.2, &expected);
+            assert!(difference <= 1e-9, "{mesh:?}: {difference:e}");
+        }
+    }
+}
+
 #[test]
 fn the_loss_of_what_is_not_learnt_is_that_of_one_process() {
     let segments: Vec<Segment> = (0..5).map(|n| segment(n, [3 + n, 4, n % 3, 5]).0).collect();
