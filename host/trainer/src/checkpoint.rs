@@ -24,7 +24,7 @@ const STATE: &str = "state";
 const MODEL: &str = "model";
 
 /// Raised when files are laid out in another way.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 /// What a run is of, which one that goes on must be of too.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]

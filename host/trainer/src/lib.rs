@@ -13,6 +13,7 @@ mod mesh;
 pub mod optim;
 mod populations;
 pub mod ranks;
+mod replay;
 pub mod report;
 pub mod rl;
 mod save;

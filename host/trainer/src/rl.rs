@@ -8,12 +8,13 @@ use crate::held_out::{Best, HeldOut};
 use crate::loss::PolicyLoss;
 use crate::optim::Update;
 use crate::ranks::Ranks;
+use crate::replay::Replay;
 use crate::report::{Clock, Step, Summary, Times, markdown, zero_advantage_groups};
 use crate::save::{End, conclude, guarded, save_model};
 use crate::shape::{Shaping, min_group, without_truncated};
 use crate::step::{Layout, Learner, PolicyRow, PolicySums};
 use molt_core::outcome::{Dropped, Group};
-use molt_core::settings::{FilterBy, Importance, Model, Train, TrainSettings};
+use molt_core::settings::{Curriculum, FilterBy, Importance, Model, Train, TrainSettings};
 use molt_core::trajectory::Segment;
 use molt_generator::{Generator, WeightUpdate};
 use molt_model::Weights;
@@ -33,11 +34,14 @@ struct State {
     /// [`Summary::rewards`], which `summary.json` does not show.
     rewards: Vec<(f64, usize)>,
     position: Position,
+    /// Groups of the replay buffer.
+    replay: Vec<Group>,
 }
 
 impl State {
-    fn of(summary: &Summary, position: Position) -> Self {
-        Self { summary: summary.clone(), rewards: summary.rewards.clone(), position }
+    fn of(summary: &Summary, position: Position, replay: &Replay) -> Self {
+        let rewards = summary.rewards.clone();
+        Self { summary: summary.clone(), rewards, position, replay: replay.kept() }
     }
 }
 
@@ -128,10 +132,11 @@ fn run<G: Generator>(
         progress.note(&format!("held-out accuracy at step {step}: {:.1}%", 100.0 * accuracy));
         Ok(Some(accuracy))
     };
-    let mut position = None;
+    let (mut position, mut replayed) = (None, Vec::new());
     if let Some(checkpoint) = &from.checkpoint {
         let state: State = checkpoint.restore(&mut learner)?;
         (*summary, position) = (state.summary.resumed(state.rewards), Some(state.position));
+        replayed = state.replay;
         publish(&mut learner, &driver, runtime)?;
     }
     let saved = (&settings.ckpt, &settings.model);
@@ -149,6 +154,7 @@ fn run<G: Generator>(
             None => Batches::streaming(driver, plan, queue_size),
         }
     };
+    let mut replay = Replay::new(settings.replay, settings.run.seed, replayed);
     let loss = PolicyLoss::from(&settings);
     let shaping = Shaping::new(&settings.reward, &driver.turn);
     let mut clock = Clock::start();
@@ -182,6 +188,11 @@ fn run<G: Generator>(
 
         let shaped = shaping.apply(&mut batch.groups);
         let lowest = settings.reward.lowest;
+        let replayed = replay.draw(step);
+        replay.keep(&batch.groups);
+        let fresh = batch.groups.len();
+        batch.groups.extend(replayed);
+        let (groups, replayed) = batch.groups.split_at(fresh);
         let mut rows =
             match runtime.block_on(advantages(&estimator, &traits, &parameters, &batch.groups, lowest)) {
                 Ok(rows) => rows,
@@ -191,7 +202,7 @@ fn run<G: Generator>(
                     return Err(TrainError::Estimator { step, source: Box::new(failure) });
                 }
             };
-        let silent = zero_advantage_groups(&batch.groups, &rows);
+        let silent = zero_advantage_groups(groups, &rows);
         if settings.train.mask_truncated {
             rows = without_truncated(&batch.groups, rows);
         }
@@ -218,15 +229,17 @@ fn run<G: Generator>(
         batches.published(learner.version());
         let times = Times { between, generate_wait, advantages, train, publish: clock.lap() };
 
-        let rewards = rewards(&batch.groups, lowest);
+        let rewards = rewards(groups, lowest);
         summary.add_step(&sums, &rewards);
         let seen = Step {
-            groups: &batch.groups,
+            groups,
+            replayed: replay.is_on().then_some(replayed),
             rewards: &rewards,
             silent,
             has_reference: rows.iter().any(|row| row.reference.is_some()),
             dropped: &batch.dropped,
             census: is_filtered.then_some(&batch.census),
+            buckets: batch.buckets,
             shaped: shaping.is_set().then_some(shaped),
             mask_truncated: settings.train.mask_truncated,
             source_key: settings.data.source_key(),
@@ -251,9 +264,10 @@ fn run<G: Generator>(
             return Err(TrainError::Masked { step, batches: summary.masked_in_a_row, low, high });
         }
         if step == 1 || step.is_multiple_of(settings.log.trajectories_every.max(1)) {
-            run_dir.trajectories(step, &markdown(step, &batch.groups))?;
+            run_dir.trajectories(step, &markdown(step, groups))?;
             unwritten = None;
         } else {
+            batch.groups.truncate(fresh);
             unwritten = Some((step, batch.groups));
         }
         if settings.train.eval_every.is_some_and(|every| step.is_multiple_of(every)) {
@@ -262,7 +276,9 @@ fn run<G: Generator>(
         summary.clock(started);
         if checkpoints.due(step, false) {
             match runtime.block_on(batches.position()) {
-                Ok(position) => checkpoints.save(&mut learner, step, &State::of(summary, position))?,
+                Ok(position) => {
+                    checkpoints.save(&mut learner, step, &State::of(summary, position, &replay))?
+                }
                 Err(error) => {
                     keep(&mut batches, &mut learner, &settings.model, summary, run_dir)?;
                     return Err(error.into());
@@ -273,7 +289,7 @@ fn run<G: Generator>(
     if checkpoints.due(summary.steps, true) {
         // A pool that has failed by now has nothing to go on from, and the run ends anyway.
         if let Ok(position) = runtime.block_on(batches.position()) {
-            checkpoints.save(&mut learner, summary.steps, &State::of(summary, position))?;
+            checkpoints.save(&mut learner, summary.steps, &State::of(summary, position, &replay))?;
         }
     }
     record_dropped(&batches.take_dropped(), summary, run_dir)?;
@@ -360,6 +376,7 @@ fn plan(settings: &TrainSettings, prompts: Arc<Prompts>, needs_group: bool) -> R
         prompts,
         passes: settings.data.passes,
         shuffle: settings.data.shuffle,
+        curriculum: Some(settings.data.curriculum).filter(Curriculum::is_on),
         seed: settings.run.seed,
         batch_size: rollout.batch_size,
         samples: rollout.samples_per_prompt,
