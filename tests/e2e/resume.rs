@@ -172,6 +172,35 @@ fn kill_9_at_random_moments_changes_nothing_of_reinforcement_learning() {
 }
 
 #[test]
+fn curriculum_and_replay_buffer_survive_kills() {
+    let dir = TempDir::new().unwrap();
+    let (reward, data) = (length_reward(dir.path()), dir.path().join("some.jsonl"));
+    let prompts = fs::read_to_string(root().join("examples/demo/train.jsonl")).unwrap();
+    fs::write(&data, prompts.lines().take(8).collect::<Vec<_>>().join("\n")).unwrap();
+    let [whole, broken, plain] = ["whole", "broken", "plain"].map(|name| dir.path().join(name));
+    let more = ["--data.prompts", path(&data), "--data.passes", "6", "--train.async_queue_size", "0"];
+    let again = ["--data.curriculum.easy_share", "0.5", "--data.curriculum.hard_share", "0.5"];
+    let again = [&more[..], &again, &["--replay.groups_per_batch", "2", "--replay.capacity", "6"]].concat();
+    let took = timed(rl(&whole, &reward, &again));
+    let command = || {
+        let mut command = rl(&broken, &reward, &again);
+        command.args(in_place(&broken));
+        command
+    };
+    let resumed = killed_at_random(command, 10, took, &mut Random(4));
+    assert!(resumed > 2, "{resumed} of 10 kills came after a checkpoint");
+    assert_eq!(learnt(&broken), learnt(&whole));
+    assert!(weights(&broken) == weights(&whole), "the weights differ");
+    let steps = metrics(&whole);
+    let of = |name: &str| steps.iter().map(|line| line[name].as_f64().unwrap()).collect::<Vec<f64>>();
+    assert_eq!(of("rollout/groups"), [4.0; 12], "as many fresh ones as ever");
+    assert_eq!(of("replay/groups")[..3], [0.0, 2.0, 2.0]);
+    assert_eq!(of("curriculum/unseen")[..2], [4.0, 0.0]);
+    done(&rl(&plain, &reward, &more).output().unwrap());
+    assert!(weights(&plain) != weights(&whole), "neither has an effect");
+}
+
+#[test]
 fn an_interrupted_stream_trains_every_prompt_once() {
     let dir = TempDir::new().unwrap();
     let (reward, run) = (length_reward(dir.path()), dir.path().join("run"));

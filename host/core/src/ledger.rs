@@ -71,6 +71,11 @@ impl Ledger {
         Self { prompts: prompts.max(self.admitted), queue_size, ..self }
     }
 
+    /// Prompts admitted so far, which is the id of the group that comes next.
+    pub fn admitted(&self) -> u64 {
+        self.admitted
+    }
+
     /// Groups in flight, which a run that goes on must start again.
     pub fn running(&self) -> impl Iterator<Item = GroupId> {
         self.running.keys().copied()

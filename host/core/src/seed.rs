@@ -13,6 +13,10 @@ pub enum Purpose {
     Shuffle { pass: u64 },
     /// The part of a file that comes in one pass over the data.
     Part { pass: u64, file: u64 },
+    /// Which of the easy and the hard prompts come in one pass over the data.
+    Curriculum { pass: u64 },
+    /// Which groups are trained again in one step.
+    Replay { step: u64 },
     /// Random initial weights.
     Init,
     /// One evaluation rollout: kept apart so that evaluating does not change training.
@@ -36,6 +40,8 @@ pub fn derive(run: u64, purpose: Purpose) -> u64 {
         Purpose::Plugin { rollout: r } => [2, rollout(r)[0], rollout(r)[1], 0],
         Purpose::Shuffle { pass } => [3, pass, 0, 0],
         Purpose::Part { pass, file } => [9, pass, file, 0],
+        Purpose::Curriculum { pass } => [10, pass, 0, 0],
+        Purpose::Replay { step } => [11, step, 0, 0],
         Purpose::Init => [4, 0, 0, 0],
         Purpose::Eval { row, sample, turn } => [5, row, u64::from(sample), u64::from(turn)],
         Purpose::EvalPlugin { row, sample } => [6, row, u64::from(sample), 0],

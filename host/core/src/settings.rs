@@ -7,6 +7,7 @@ mod algo;
 mod ckpt;
 mod command;
 mod compute;
+mod curriculum;
 mod filter;
 mod keys;
 mod kl;
@@ -18,6 +19,7 @@ mod origin;
 mod overlay;
 mod parameters;
 mod plugins;
+mod replay;
 mod sft;
 mod validate;
 
@@ -27,6 +29,7 @@ pub use algo::{
 pub use ckpt::{Change, Ckpt, changes};
 pub use command::{Problem, Settings, SettingsError};
 pub use compute::Compute;
+pub use curriculum::Curriculum;
 pub use filter::{Filter, FilterBy};
 pub use keys::{ANY, Key, Kind, keys, nearest};
 pub use kl::{Kl, KlIn};
@@ -38,6 +41,7 @@ pub use origin::{HttpRule, HttpRuleError, Origin};
 pub use overlay::load;
 pub use parameters::{ParameterValue, Parameters};
 pub use plugins::{Access, GrantedModel, Grants, Judge, LimitOverrides, Limits, Plugins};
+pub use replay::Replay;
 pub use sft::{Sft, SftData, SftEval, SftSettings};
 
 use schemars::JsonSchema;
@@ -62,6 +66,7 @@ pub struct TrainSettings {
     pub teacher: Teacher,
     pub critic: Critic,
     pub train: Train,
+    pub replay: Replay,
     pub fsdp: Fsdp,
     pub moe: Moe,
     pub optim: Optim,
@@ -136,6 +141,7 @@ pub struct Data {
     pub passes: u64,
     /// Shuffle the prompts anew in every pass.
     pub shuffle: bool,
+    pub curriculum: Curriculum,
 }
 
 impl Default for Data {
@@ -148,6 +154,7 @@ impl Default for Data {
             on_bad_row: BadRow::default(),
             passes: 1,
             shuffle: true,
+            curriculum: Curriculum::default(),
         }
     }
 }
@@ -330,7 +337,7 @@ pub struct Train {
     /// by more than this between rollout and training. Unset: 0.01, or 1 with model.compute bfloat16.
     pub max_logprob_gap: Option<f64>,
     /// Train tokens over the experts that they were sampled with, wherever the router would send them now. Only for
-    /// models with experts. Where weights changed within a rollout, tokens before go where the router sends them.
+    /// models with experts. Where weights changed within a rollout, all go where the newest of them sent them.
     pub replay_routing: bool,
     /// Evaluate after every so many steps, and at the end. Unset: only at the end.
     pub eval_every: Option<u64>,

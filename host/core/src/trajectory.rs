@@ -37,8 +37,6 @@ pub struct Routing {
     width: usize,
     /// `width` for each position, from the first token on.
     experts: Vec<u16>,
-    /// The first position whose record holds.
-    from: usize,
 }
 
 impl Routing {
@@ -53,7 +51,7 @@ impl Routing {
             "{} experts, {width} a position",
             experts.len()
         );
-        Self { version, width, experts, from: 0 }
+        Self { version, width, experts }
     }
 
     /// The weights that sent the tokens there.
@@ -63,12 +61,12 @@ impl Routing {
 
     /// The experts of all positions that have a record, as [`Routing::experts`] gives them.
     pub fn records(&self) -> impl Iterator<Item = &[u16]> {
-        self.experts.chunks_exact(self.width).skip(self.from)
+        self.experts.chunks_exact(self.width)
     }
 
     /// The experts of the token at `position`, `[layers with experts, experts of a token]`; none if it has no record.
     pub fn experts(&self, position: usize) -> Option<&[u16]> {
-        self.records().nth(position.checked_sub(self.from)?)
+        self.records().nth(position)
     }
 }
 
@@ -112,20 +110,16 @@ impl Segment {
     /// Takes in where the tokens so far went, under the weights that sampled the last action. Those that were not
     /// computed yet are missing: a last sampled token is when the next turn begins.
     ///
-    /// What is kept never is of other weights than those that sampled an action behind it. Once weights have
-    /// changed, the actions before went other ways than those behind: so what is known up to the last action of
-    /// other weights is forgotten, and nothing is taken in for it. While weights are the same, the record that a
-    /// position has stays: it is what its action was sampled with.
+    /// While weights are the same, the record that a position has stays: it is what its action was sampled with. New
+    /// weights compute the whole sequence again, and their record takes the place of the old one: the actions that
+    /// they sample have no other way to be computed, and one pass over the sequence has room for one record.
     pub fn record_routing(&mut self, routing: Routing) {
         match &mut self.routing {
             Some(known) if known.version == routing.version && known.width == routing.width => {
                 let more = routing.experts.get(known.experts.len()..).unwrap_or_default();
                 known.experts.extend_from_slice(more);
             }
-            known => {
-                let other = self.actions.iter().rev().find(|action| action.version != routing.version);
-                *known = Some(Routing { from: other.map_or(0, |action| action.position), ..routing });
-            }
+            known => *known = Some(routing),
         }
     }
 
@@ -266,24 +260,20 @@ mod tests {
     }
 
     #[test]
-    fn no_action_is_replayed_over_records_of_other_weights_than_its_own() {
+    fn the_record_of_new_weights_replaces_that_of_the_old() {
         let mut segment = Segment::new(vec![1, 2]);
         segment.push_turn(0, &[sampled(3), sampled(3)]);
         segment.record_routing(routing(3, 100, 3));
-        // Two actions of older weights, the last at position 3: only what follows it is replayed.
         segment.push_context(&[5]);
         segment.push_turn(1, &[sampled(4)]);
         segment.record_routing(routing(4, 200, 5));
-        assert_eq!(replayed(&segment), [None, None, None, Some(203), Some(204), None]);
+        assert_eq!(replayed(&segment), [Some(200), Some(201), Some(202), Some(203), Some(204), None]);
         // Weights that are swapped within a turn.
-        segment.push_turn(2, &[sampled(4), sampled(5), sampled(5)]);
-        segment.record_routing(routing(5, 300, 8));
-        let expected = [None, None, None, None, None, None, Some(306), Some(307), None];
-        assert_eq!(replayed(&segment), expected);
-        for action in segment.actions() {
-            let seen = replayed(&segment)[..action.position].iter().any(Option::is_some);
-            assert!(!seen || action.version == WeightVersion(5));
-        }
+        segment.push_turn(2, &[sampled(4), sampled(5)]);
+        segment.record_routing(routing(5, 300, 7));
+        let expected = [300, 301, 302, 303, 304, 305, 306].map(Some);
+        assert_eq!(replayed(&segment)[..7], expected);
+        assert_eq!(segment.routing().map(Routing::version), Some(WeightVersion(5)));
     }
 
     #[test]

@@ -2,13 +2,14 @@
 
 use crate::episode::Driver;
 use crate::error::{ErrorGuard, RolloutError};
+use crate::feed::{Buckets, Course, Feed};
 use crate::filter::{Census, GroupFilter};
 use crate::pool;
 use crate::prompts::Prompts;
-use molt_core::chat::Task;
 use molt_core::ids::{GroupId, WeightVersion};
 use molt_core::ledger::Ledger;
 use molt_core::outcome::{DropReason, Dropped, Group, Outcome};
+use molt_core::settings::Curriculum;
 use molt_core::window::{ErrorLimit, ErrorWindow};
 use molt_generator::Generator;
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,8 @@ pub struct Plan {
     pub passes: u64,
     /// Shuffle the prompts anew in every pass.
     pub shuffle: bool,
+    /// Which prompts a pass has, by what became of them before.
+    pub curriculum: Option<Curriculum>,
     /// The run's seed.
     pub seed: u64,
     /// Groups per batch, at least 1.
@@ -55,6 +58,8 @@ pub struct Batch {
     pub dropped: Vec<Dropped>,
     /// What the groups that could be trained were like, before some were filtered.
     pub census: Census,
+    /// How many prompts are easy and hard when the batch is closed, if there is a curriculum.
+    pub buckets: Option<Buckets>,
 }
 
 /// Where a source of batches is between two steps of the trainer: all that another one needs to go on.
@@ -64,6 +69,7 @@ pub enum Position {
         /// The next group to dispatch.
         next: u64,
         errors: ErrorWindow,
+        course: Option<Course>,
     },
     Streaming(Box<Stream>),
 }
@@ -80,6 +86,7 @@ pub struct Stream {
     pub(crate) dropped: Vec<Dropped>,
     pub(crate) census: Census,
     pub(crate) errors: ErrorWindow,
+    pub(crate) course: Option<Course>,
 }
 
 /// Where the trainer gets its batches from. Dropping it cancels every rollout in flight.
@@ -97,7 +104,7 @@ impl<G: Generator> Batches<G> {
     /// Strictly on-policy: a batch is generated when the trainer asks for it, and nothing meanwhile.
     pub fn sync(driver: Arc<Driver<G>>, plan: Plan) -> Self {
         let book = Book::new(&plan);
-        Self::from(Source::Sync(Box::new(Sync::new(driver, plan, 0, book))))
+        Self::from(Source::Sync(Box::new(Sync::new(driver, Feed::new(plan), 0, book))))
     }
 
     /// Generation runs ahead of the trainer by at most `queue_size` batches. With 0, batches equal those of
@@ -110,6 +117,7 @@ impl<G: Generator> Batches<G> {
             dropped: Vec::new(),
             census: Census::default(),
             errors: Book::new(&plan).guard.window,
+            course: None,
         };
         Self::from(Source::Streaming(pool::start(driver, plan, stream)))
     }
@@ -118,10 +126,10 @@ impl<G: Generator> Batches<G> {
     /// no batch is in one to come, and no other. Must be called within a tokio runtime.
     pub fn resume(driver: Arc<Driver<G>>, plan: Plan, queue_size: usize, position: Position) -> Self {
         Self::from(match position {
-            Position::Sync { next, errors } => {
+            Position::Sync { next, errors, course } => {
                 let mut book = Book::new(&plan);
                 book.guard.window = errors;
-                Source::Sync(Box::new(Sync::new(driver, plan, next, book)))
+                Source::Sync(Box::new(Sync::new(driver, Feed::resume(plan, course, next), next, book)))
             }
             Position::Streaming(stream) => {
                 let ledger = stream.ledger.resumed(plan.groups(), queue_size);
@@ -191,9 +199,9 @@ struct Sync<G: Generator> {
 }
 
 impl<G: Generator> Sync<G> {
-    fn new(driver: Arc<Driver<G>>, plan: Plan, next: u64, book: Book) -> Self {
-        let position = Position::Sync { next, errors: book.guard.window.clone() };
-        Self { driver, feed: Feed::new(plan), next, book, position }
+    fn new(driver: Arc<Driver<G>>, feed: Feed, next: u64, book: Book) -> Self {
+        let position = Position::Sync { next, errors: book.guard.window.clone(), course: feed.course() };
+        Self { driver, feed, next, book, position }
     }
 
     async fn next(&mut self) -> Result<Option<Batch>, RolloutError> {
@@ -212,11 +220,13 @@ impl<G: Generator> Sync<G> {
             }
             groups.sort_by_key(|group| group.id);
             for group in groups {
+                self.feed.ended(&group);
                 usable.extend(self.book.enter(group)?);
             }
         }
-        self.position = Position::Sync { next: self.next, errors: self.book.guard.window.clone() };
-        Ok((!usable.is_empty()).then(|| self.book.batch(usable)))
+        let errors = self.book.guard.window.clone();
+        self.position = Position::Sync { next: self.next, errors, course: self.feed.course() };
+        Ok((!usable.is_empty()).then(|| self.book.batch(usable, self.feed.buckets())))
     }
 }
 
@@ -228,31 +238,6 @@ pub(crate) fn play<G: Generator>(
 ) -> impl Future<Output = Result<Group, RolloutError>> + Send + use<G> {
     let (task, samples) = (feed.task(id), feed.plan.samples);
     async move { driver.group(id, &task, 0..samples).await }
-}
-
-/// The prompts in dispatch order.
-pub(crate) struct Feed {
-    pub(crate) plan: Plan,
-    pass: u64,
-    order: Vec<usize>,
-}
-
-impl Feed {
-    pub(crate) fn new(plan: Plan) -> Self {
-        let order = plan.prompts.order(plan.seed, 0, plan.shuffle);
-        Self { plan, pass: 0, order }
-    }
-
-    /// The prompt of a group below [`Plan::groups`].
-    fn task(&mut self, id: GroupId) -> Task {
-        let rows = &self.plan.prompts.rows;
-        let (pass, place) = (id.0 / rows.len() as u64, id.0 % rows.len() as u64);
-        if pass != self.pass {
-            self.order = self.plan.prompts.order(self.plan.seed, pass, self.plan.shuffle);
-            self.pass = pass;
-        }
-        rows[self.order[place as usize]].clone()
-    }
 }
 
 /// Keeps account of every group that ended.
@@ -312,11 +297,11 @@ impl Book {
     }
 
     /// Closes the account of a batch of usable groups, which come by ascending id.
-    pub(crate) fn batch(&mut self, groups: Vec<Group>) -> Batch {
+    pub(crate) fn batch(&mut self, groups: Vec<Group>, buckets: Option<Buckets>) -> Batch {
         let mut dropped = std::mem::take(&mut self.dropped);
         dropped.sort_by_key(|dropped| dropped.rollout);
         let census = std::mem::take(&mut self.census);
-        Batch { groups, dropped, census }
+        Batch { groups, dropped, census, buckets }
     }
 }
 

@@ -3,9 +3,10 @@
 //! One task owns the admission ledger and every rollout task; the trainer holds its handle. Nothing is
 //! detached: with the handle goes the pool, and with the pool go its rollouts.
 
-use crate::batches::{Batch, Book, Feed, Plan, Stream, play};
+use crate::batches::{Batch, Book, Plan, Stream, play};
 use crate::episode::Driver;
 use crate::error::RolloutError;
+use crate::feed::Feed;
 use molt_core::ids::GroupId;
 use molt_core::ledger::{Ledger, State};
 use molt_core::outcome::{Dropped, Group};
@@ -113,23 +114,23 @@ async fn run<G: Generator>(
     teller: UnboundedSender<Told>,
     orders: UnboundedReceiver<Command>,
 ) -> Ended {
-    let Stream { ledger, waiting, dropped, census, errors, .. } = from;
+    let Stream { ledger, waiting, dropped, census, errors, course, .. } = from;
     let mut book = Book::new(&plan);
     (book.dropped, book.census, book.guard.window) = (dropped, census, errors);
-    let ended = stream(driver, plan, (ledger, waiting), teller, orders, &mut book).await;
+    let feed = Feed::resume(plan, course, ledger.admitted());
+    let ended = stream(driver, feed, (ledger, waiting), teller, orders, &mut book).await;
     (book.dropped, ended)
 }
 
 /// Until the trainer has let go of the handle.
 async fn stream<G: Generator>(
     driver: Arc<Driver<G>>,
-    plan: Plan,
+    mut feed: Feed,
     (mut ledger, mut waiting): (Ledger, BTreeMap<GroupId, Group>),
     teller: UnboundedSender<Told>,
     mut orders: UnboundedReceiver<Command>,
     book: &mut Book,
 ) -> Result<(), RolloutError> {
-    let mut feed = Feed::new(plan);
     let mut tasks = JoinSet::new();
     for id in ledger.running() {
         tasks.spawn(play(driver.clone(), &mut feed, id));
@@ -141,7 +142,7 @@ async fn stream<G: Generator>(
         }
         if let Some(ids) = ledger.ship() {
             let groups = ids.iter().filter_map(|id| waiting.remove(id)).collect();
-            if teller.send(Told::Batch(book.batch(groups))).is_err() {
+            if teller.send(Told::Batch(book.batch(groups, feed.buckets()))).is_err() {
                 return Ok(());
             }
             continue;
@@ -156,6 +157,7 @@ async fn stream<G: Generator>(
             Some(group) = tasks.join_next() => {
                 let (id, usable) = {
                     let group = group??;
+                    feed.ended(&group);
                     (group.id, book.enter(group)?)
                 };
                 ledger.finish(id, usable.is_some());
@@ -171,6 +173,7 @@ async fn stream<G: Generator>(
                         dropped: book.dropped.clone(),
                         census: book.census.clone(),
                         errors: book.guard.window.clone(),
+                        course: feed.course(),
                     };
                     if teller.send(Told::Position(Box::new(stream))).is_err() {
                         return Ok(());

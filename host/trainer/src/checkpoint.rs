@@ -26,7 +26,7 @@ const MODEL: &str = "model";
 const CRITIC: &str = "critic";
 
 /// Raised when files are laid out in another way.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 
 /// What a run is of, which one that goes on must be of too.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]

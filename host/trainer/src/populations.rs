@@ -7,7 +7,7 @@ use crate::shape::{Shaped, turn_lengths};
 use molt_core::ids::WeightVersion;
 use molt_core::outcome::{Dropped, Group};
 use molt_core::trajectory::Trajectory;
-use molt_rollout::{Census, source};
+use molt_rollout::{Buckets, Census, source};
 use std::collections::BTreeMap;
 
 /// Versions that a token may be behind before they are counted together.
@@ -106,6 +106,17 @@ pub(crate) fn staleness(groups: &[Group], version: WeightVersion) -> Metrics {
     metrics
 }
 
+/// The groups of earlier batches that were trained again, and how far behind `version` their action tokens are.
+pub(crate) fn replayed(groups: &[Group], version: WeightVersion) -> Metrics {
+    let actions = finished(groups).flat_map(|t| &t.segments).flat_map(|segment| segment.actions());
+    let age = Tally::of(actions.map(|action| version.0.saturating_sub(action.version.0) as f64));
+    some([
+        ("replay/groups", Some(groups.len() as f64)),
+        ("replay/staleness_mean", age.mean()),
+        ("replay/staleness_max", age.max()),
+    ])
+}
+
 /// The finished rollouts of the rows of each source.
 pub(crate) fn sources(groups: &[Group], rewards: &[f64], key: &str) -> Metrics {
     let mut by_source: BTreeMap<&str, Vec<(&Trajectory, f64)>> = BTreeMap::new();
@@ -137,6 +148,16 @@ pub(crate) fn before_filter(census: &Census) -> Metrics {
         ("before_filter/all_solved_rate", of(census.all_solved, census.groups)),
         ("before_filter/none_solved_rate", of(census.none_solved, census.groups)),
         ("before_filter/solved_rate", of(census.solved, census.rollouts)),
+    ])
+}
+
+/// What the curriculum makes of the prompts of the file.
+pub(crate) fn curriculum(buckets: &Buckets) -> Metrics {
+    some([
+        ("curriculum/easy", Some(buckets.easy as f64)),
+        ("curriculum/middle", Some(buckets.middle as f64)),
+        ("curriculum/hard", Some(buckets.hard as f64)),
+        ("curriculum/unseen", Some(buckets.unseen as f64)),
     ])
 }
 
@@ -262,6 +283,10 @@ mod tests {
             ],
         );
         check(&staleness(&[], WeightVersion(5)), &[]);
+        let again =
+            [("replay/groups", 3.0), ("replay/staleness_max", 4.0), ("replay/staleness_mean", 7.0 / 21.0)];
+        check(&replayed(&groups(), WeightVersion(5)), &again);
+        check(&replayed(&[], WeightVersion(5)), &[("replay/groups", 0.0)]);
     }
 
     #[test]
@@ -281,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn the_filter_and_the_shaping_say_what_they_did() {
+    fn filter_curriculum_and_shaping_say_what_they_did() {
         let census =
             Census { groups: 8, filtered: 6, all_solved: 4, none_solved: 2, rollouts: 20, solved: 11 };
         check(
@@ -295,6 +320,15 @@ mod tests {
             ],
         );
         check(&before_filter(&Census::default()), &[("before_filter/groups", 0.0)]);
+        check(
+            &curriculum(&Buckets { easy: 4, middle: 3, hard: 2, unseen: 1 }),
+            &[
+                ("curriculum/easy", 4.0),
+                ("curriculum/hard", 2.0),
+                ("curriculum/middle", 3.0),
+                ("curriculum/unseen", 1.0),
+            ],
+        );
         let done = Shaped { raw: 3.0, scored: 4, clipped: 1, overlong: 2, penalty: 1.0 };
         check(
             &shaped(&done),

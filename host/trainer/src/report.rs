@@ -11,7 +11,7 @@ use molt_core::ids::WeightVersion;
 use molt_core::outcome::{Dropped, Group};
 use molt_core::settings::CorrectionMode;
 use molt_core::trajectory::{Reward, Trajectory};
-use molt_rollout::{Census, readable};
+use molt_rollout::{Buckets, Census, readable};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -149,6 +149,8 @@ fn mean(sums: &[(f64, usize)]) -> Option<f64> {
 #[derive(Debug)]
 pub struct Step<'a> {
     pub groups: &'a [Group],
+    /// The groups of earlier batches that were trained with them, if there is a replay buffer.
+    pub replayed: Option<&'a [Group]>,
     /// The reward that every finished rollout is trained with, in order.
     pub rewards: &'a [f64],
     /// Of the groups, those from which nothing can be learnt.
@@ -157,6 +159,8 @@ pub struct Step<'a> {
     pub dropped: &'a [Dropped],
     /// What the filter chose from, if there is one.
     pub census: Option<&'a Census>,
+    /// How hard the prompts are, if there is a curriculum.
+    pub buckets: Option<Buckets>,
     /// What was made of the rewards, if anything is.
     pub shaped: Option<Shaped>,
     /// Truncated rollouts are not in the loss.
@@ -231,8 +235,10 @@ impl Step<'_> {
         }
         metrics.extend(populations::rollouts(self.groups, self.rewards, self.dropped));
         metrics.extend(populations::staleness(self.groups, self.version));
+        metrics.extend(self.replayed.map(|old| populations::replayed(old, self.version)).unwrap_or_default());
         metrics.extend(populations::sources(self.groups, self.rewards, self.source_key));
         metrics.extend(self.census.map(populations::before_filter).unwrap_or_default());
+        metrics.extend(self.buckets.as_ref().map(populations::curriculum).unwrap_or_default());
         metrics.extend(self.shaped.as_ref().map(populations::shaped).unwrap_or_default());
         metrics
     }
@@ -364,6 +370,8 @@ mod tests {
             silent: zero_advantage_groups(&groups, &rows),
             dropped: &[drop(0), drop(1)],
             census: None,
+            buckets: None,
+            replayed: None,
             shaped: None,
             mask_truncated: true,
             source_key: "data_source",
@@ -447,6 +455,8 @@ mod tests {
             silent: 0,
             dropped: &[],
             census: None,
+            buckets: None,
+            replayed: None,
             shaped: None,
             mask_truncated: false,
             source_key: "data_source",

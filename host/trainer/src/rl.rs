@@ -4,22 +4,24 @@ use crate::advantage::{advantages, rewards};
 use crate::beside::{Beside, parts};
 use crate::checkpoint::{Checkpoints, From};
 use crate::error::TrainError;
+use crate::given::given;
 use crate::held_out::{Best, HeldOut};
 use crate::loss::PolicyLoss;
 use crate::optim::Update;
 use crate::ranks::Ranks;
+use crate::replay::Replay;
 use crate::report::{Clock, Step, Summary, Times, markdown, zero_advantage_groups};
 use crate::save::{End, conclude, guarded, save_model};
 use crate::shape::{Shaping, min_group, without_truncated};
 use crate::step::{Layout, Learner, PolicyRow, PolicySums};
 use molt_core::outcome::{Dropped, Group};
-use molt_core::settings::{FilterBy, Importance, Model, Train, TrainSettings};
+use molt_core::settings::{Curriculum, FilterBy, Importance, Model, Train, TrainSettings};
 use molt_core::trajectory::Segment;
 use molt_generator::{Generator, WeightUpdate};
 use molt_model::Weights;
 use molt_observe::{Progress, RunDir};
 use molt_rollout::{Batches, Driver, GroupFilter, Measure, Plan, Position, Prompts};
-use molt_sandbox::{Estimator, Traits};
+use molt_sandbox::{Estimator, Loss, Traits};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,12 +37,14 @@ struct State {
     position: Position,
     /// The weight of the divergence from the reference.
     kl_coef: f64,
+    /// Groups of the replay buffer.
+    replay: Vec<Group>,
 }
 
 impl State {
-    fn of(summary: &Summary, position: Position, beside: &Beside<'_>) -> Self {
-        let kl_coef = beside.kl.coefficient;
-        Self { summary: summary.clone(), rewards: summary.rewards.clone(), position, kl_coef }
+    fn of(summary: &Summary, position: Position, beside: &Beside<'_>, replay: &Replay) -> Self {
+        let (rewards, kl_coef) = (summary.rewards.clone(), beside.kl.coefficient);
+        Self { summary: summary.clone(), rewards, position, kl_coef, replay: replay.kept() }
     }
 }
 
@@ -63,6 +67,8 @@ pub struct Training<G: Generator> {
     pub traits: Traits,
     /// The values of its parameters, from [`crate::advantage::check_estimator`].
     pub parameters: Vec<f64>,
+    /// The plugin that `algo.loss` names, if it is none of the host's losses.
+    pub loss: Option<Loss>,
     pub from: From,
 }
 
@@ -105,6 +111,7 @@ fn run<G: Generator>(
         estimator,
         traits,
         parameters,
+        loss: plugin,
         from,
         ..
     } = training;
@@ -140,11 +147,12 @@ fn run<G: Generator>(
         progress.note(&format!("held-out accuracy at step {step}: {:.1}%", 100.0 * accuracy));
         Ok(Some(accuracy))
     };
-    let mut position = None;
+    let (mut position, mut replayed) = (None, Vec::new());
     if let Some(checkpoint) = &from.checkpoint {
         let state: State = checkpoint.restore((&mut learner, beside.critic.as_mut()))?;
         beside.kl.resume(state.kl_coef);
         (*summary, position) = (state.summary.resumed(state.rewards), Some(state.position));
+        replayed = state.replay;
         publish(&mut learner, &driver, runtime)?;
     }
     let saved = (&settings.ckpt, &settings.model);
@@ -162,6 +170,7 @@ fn run<G: Generator>(
             None => Batches::streaming(driver, plan, queue_size),
         }
     };
+    let mut replay = Replay::new(settings.replay, settings.run.seed, replayed);
     let loss = PolicyLoss::from(&settings);
     let shaping = Shaping::new(&settings.reward, &driver.turn);
     let mut clock = Clock::start();
@@ -195,6 +204,11 @@ fn run<G: Generator>(
 
         let shaped = shaping.apply(&mut batch.groups);
         let lowest = settings.reward.lowest;
+        let replayed = replay.draw(step);
+        replay.keep(&batch.groups);
+        let fresh = batch.groups.len();
+        batch.groups.extend(replayed);
+        let (groups, replayed) = batch.groups.split_at(fresh);
         let said = beside.look(&mut learner, &batch.groups)?;
         let asked = advantages(&estimator, &traits, &parameters, (&batch.groups, &said), lowest);
         let (mut rows, returns) = match runtime.block_on(asked) {
@@ -207,7 +221,7 @@ fn run<G: Generator>(
         };
         said.attach(&mut rows);
         let mut lessons = said.lessons(&rows, &returns);
-        let silent = zero_advantage_groups(&batch.groups, &rows);
+        let silent = zero_advantage_groups(groups, &rows);
         if settings.train.mask_truncated {
             rows = without_truncated(&batch.groups, rows);
             lessons = without_truncated(&batch.groups, lessons);
@@ -223,7 +237,13 @@ fn run<G: Generator>(
         // None if all rollouts are masked, or a critic warms up: the weights stay as they are.
         for part in passes(&rows, &settings.train).filter(|_| !is_warming_up) {
             let seen;
-            (seen, update) = learner.policy_step(part, &loss)?;
+            (seen, update) = match &plugin {
+                Some(plugin) => {
+                    let rows = given(part, plugin, &mut learner, (runtime, step))?;
+                    learner.policy_step(&rows, &loss)?
+                }
+                None => learner.policy_step(part, &loss)?,
+            };
             sums.add(&seen);
         }
         let of_others = beside.learn(&lessons, &said, &sums)?;
@@ -234,14 +254,16 @@ fn run<G: Generator>(
         batches.published(learner.version());
         let times = Times { between, generate_wait, advantages, train, publish: clock.lap() };
 
-        let rewards = rewards(&batch.groups, lowest);
+        let rewards = rewards(groups, lowest);
         summary.add_step(&sums, &rewards);
         let seen = Step {
-            groups: &batch.groups,
+            groups,
+            replayed: replay.is_on().then_some(replayed),
             rewards: &rewards,
             silent,
             dropped: &batch.dropped,
             census: is_filtered.then_some(&batch.census),
+            buckets: batch.buckets,
             shaped: shaping.is_set().then_some(shaped),
             mask_truncated: settings.train.mask_truncated,
             source_key: settings.data.source_key(),
@@ -268,9 +290,10 @@ fn run<G: Generator>(
             return Err(TrainError::Masked { step, batches: summary.masked_in_a_row, low, high });
         }
         if step == 1 || step.is_multiple_of(settings.log.trajectories_every.max(1)) {
-            run_dir.trajectories(step, &markdown(step, &batch.groups))?;
+            run_dir.trajectories(step, &markdown(step, groups))?;
             unwritten = None;
         } else {
+            batch.groups.truncate(fresh);
             unwritten = Some((step, batch.groups));
         }
         if settings.train.eval_every.is_some_and(|every| step.is_multiple_of(every)) {
@@ -280,7 +303,7 @@ fn run<G: Generator>(
         if checkpoints.due(step, false) {
             match runtime.block_on(batches.position()) {
                 Ok(position) => {
-                    let state = State::of(summary, position, &beside);
+                    let state = State::of(summary, position, &beside, &replay);
                     checkpoints.save((&mut learner, beside.critic.as_mut()), step, &state)?;
                 }
                 Err(error) => {
@@ -293,7 +316,7 @@ fn run<G: Generator>(
     if checkpoints.due(summary.steps, true) {
         // A pool that has failed by now has nothing to go on from, and the run ends anyway.
         if let Ok(position) = runtime.block_on(batches.position()) {
-            let state = State::of(summary, position, &beside);
+            let state = State::of(summary, position, &beside, &replay);
             checkpoints.save((&mut learner, beside.critic.as_mut()), summary.steps, &state)?;
         }
     }
@@ -381,6 +404,7 @@ fn plan(settings: &TrainSettings, prompts: Arc<Prompts>, needs_group: bool) -> R
         prompts,
         passes: settings.data.passes,
         shuffle: settings.data.shuffle,
+        curriculum: Some(settings.data.curriculum).filter(Curriculum::is_on),
         seed: settings.run.seed,
         batch_size: rollout.batch_size,
         samples: rollout.samples_per_prompt,

@@ -18,6 +18,7 @@ impl TrainSettings {
         required(&mut found, "model.path", &self.model.path, "a Hugging Face model directory");
         required(&mut found, "data.prompts", &self.data.prompts, "a file with one JSON object per line");
         count(&mut found, "data.passes", self.data.passes);
+        self.data.curriculum.check(&mut found, self.data.passes);
         name(&mut found, "data.prompt_key", &self.data.prompt_key);
         name(&mut found, "data.label_key", &self.data.label_key);
         self.agent.check(&mut found);
@@ -30,6 +31,7 @@ impl TrainSettings {
         self.algo.check(&mut found);
         self.check_models(&mut found);
         self.train.check(&mut found);
+        self.replay.check(&mut found, self.train.sync);
         self.fsdp.check(&mut found);
         self.moe.check(&mut found);
         self.optim.check(&mut found, "optim");
@@ -89,13 +91,17 @@ impl TrainSettings {
 
     /// Invariant: tokens of older weights are trained only with a correction for their age.
     fn check_policy_version(&self, found: &mut Found) {
-        let on_policy = self.train.sync || self.train.async_queue_size == 0;
+        let is_replayed = self.replay.groups_per_batch > 0;
+        let on_policy = (self.train.sync || self.train.async_queue_size == 0) && !is_replayed;
         let is_corrected = self.algo.correction.level != CorrectionLevel::Off;
         if self.algo.importance == Importance::Old && !on_policy && !is_corrected {
             let sentence = format!(
-                "is old, but with train.async_queue_size {} tokens of older weights are trained, which needs a \
-                 correction: set algo.correction.level, or use algo.importance sampled, or train.sync",
-                self.train.async_queue_size
+                "is old, but with {} tokens of older weights are trained, which needs a correction: set \
+                 algo.correction.level, or use algo.importance sampled, or train.sync without replay",
+                match is_replayed {
+                    true => "replay.groups_per_batch".to_owned(),
+                    false => format!("train.async_queue_size {}", self.train.async_queue_size),
+                }
             );
             say(found, "algo.importance", sentence);
         }

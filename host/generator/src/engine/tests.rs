@@ -5,7 +5,7 @@ use super::*;
 use molt_core::ids::Token;
 use molt_core::sampling::{Finish, Sampling};
 use molt_core::settings::Compute;
-use molt_core::trajectory::{Routing, Segment};
+use molt_core::trajectory::Routing;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::task::Poll;
@@ -456,15 +456,8 @@ async fn after_a_swap_in_flight_the_experts_are_those_of_the_new_weights() {
     let (routing, ids) = (routing.unwrap(), sampled.iter().map(|s| s.token).collect::<Vec<_>>());
     assert_eq!(routing.version(), WeightVersion(4));
     assert_eq!(flat(&routing), experts(&moe(2), &once(), &ids, None));
-    // A trajectory keeps of it what no token of the older weights was sampled from.
-    let mut segment = Segment::new(once());
-    segment.push_turn(0, &sampled);
-    segment.record_routing(routing);
-    let older = segment.actions().iter().rev().find(|action| action.version == WeightVersion(3));
-    let from = older.expect("some were sampled before").position;
-    assert!(from + 1 < segment.tokens().len(), "the swap came too late to test anything");
-    let kept = |position| segment.routing().unwrap().experts(position).is_some();
-    assert!(!(0..from).any(kept) && (from..segment.tokens().len() - 1).all(kept));
+    let older = sampled.iter().filter(|token| token.version == WeightVersion(3)).count();
+    assert!(0 < older && older < sampled.len(), "the swap came too early or too late to test anything");
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 use crate::scripted::*;
 use molt_core::ids::WeightVersion;
 use molt_core::outcome::{DropReason, Dropped};
+use molt_core::settings::Curriculum;
 use molt_core::window::ErrorLimit;
 use molt_generator::GeneratorError;
 use molt_rollout::{Batch, Batches, Driver, Plan, RolloutError};
@@ -110,18 +111,22 @@ pub(crate) fn go_on(
 
 #[tokio::test]
 async fn a_synchronous_source_goes_on_as_if_never_interrupted() {
-    let plan = Plan { passes: 2, ..plan(prompts(11, |n| n % 4 == 1), 3) };
-    let driver = salted(0, driver(single_turn(), exact_match(), answer));
-    let whole = all(&driver, &mut Batches::sync(driver.clone(), plan.clone())).await;
-    for steps in 0..=whole.0.len() {
-        driver.generator.version.store(0, Ordering::SeqCst);
-        let (mut got, position) = some(&driver, Batches::sync(driver.clone(), plan.clone()), steps).await;
-        let mut rest = go_on(&driver, &plan, 0, &position);
-        while let Some(batch) = rest.next().await.unwrap() {
-            got.push(batch);
-            driver.generator.version.store(got.len() as u64, Ordering::SeqCst);
+    let easy_first =
+        Curriculum { easy_share: 0.5, hard_share: 0.5, easy_first: true, ..Curriculum::default() };
+    for curriculum in [None, Some(easy_first)] {
+        let plan = Plan { passes: 2, curriculum, ..plan(prompts(11, |n| n % 4 == 1), 3) };
+        let driver = salted(0, driver(single_turn(), exact_match(), answer));
+        let whole = all(&driver, &mut Batches::sync(driver.clone(), plan.clone())).await;
+        for steps in 0..=whole.0.len() {
+            driver.generator.version.store(0, Ordering::SeqCst);
+            let (mut got, position) = some(&driver, Batches::sync(driver.clone(), plan.clone()), steps).await;
+            let mut rest = go_on(&driver, &plan, 0, &position);
+            while let Some(batch) = rest.next().await.unwrap() {
+                got.push(batch);
+                driver.generator.version.store(got.len() as u64, Ordering::SeqCst);
+            }
+            assert_eq!((got, rest.take_dropped()), whole, "interrupted after {steps} steps");
         }
-        assert_eq!((got, rest.take_dropped()), whole, "interrupted after {steps} steps");
     }
 }
 

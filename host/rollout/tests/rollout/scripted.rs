@@ -204,6 +204,7 @@ pub(crate) fn plan(prompts: Arc<Prompts>, batch_size: usize) -> Plan {
         prompts,
         passes: 1,
         shuffle: true,
+        curriculum: None,
         seed: 5,
         batch_size,
         samples: 3,

@@ -5,6 +5,7 @@ mod beside;
 mod credit;
 mod experts;
 mod learning;
+mod losses;
 mod parts;
 mod scripted;
 mod shaping;

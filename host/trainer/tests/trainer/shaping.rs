@@ -234,6 +234,14 @@ fn every_metric_is_in_the_table_and_the_table_has_no_other() {
     settings.eval.samples = 2;
     settings.eval.k = vec![1, 2];
     runs.insert("all", settings);
+    let mut settings = sync(&dense);
+    settings.train.sync = false;
+    settings.train.async_queue_size = 0;
+    settings.data.passes = 2;
+    settings.data.curriculum.easy_share = 0.5;
+    settings.replay.groups_per_batch = 2;
+    settings.train.max_steps = Some(2);
+    runs.insert("again", settings);
     let mut settings = sync(&moe_model(dir.path()));
     settings.moe.router_aux_coef = 0.1;
     settings.algo.correction.level = CorrectionLevel::Token;

@@ -1,4 +1,5 @@
-//! 1 if the final answer of the model's last turn equals the label, else 0.
+//! 1 if the final answer of the model's last turn equals the label, else 0. The metric `answer` says which answers are the
+//! same, for maj@k: all right ones are, and wrong ones with the same text.
 //!
 //! The last `\boxed{}` is the final answer, or several that are joined by a word like "and"; one that never closes is
 //! none. Without a box it is what follows the last "answer is" or `####`, or else the last formula or number. What a
@@ -29,7 +30,9 @@ impl Reward for Math {
                 return Verdict::Infra(format!("the column \"math\" of row {}: {why}", sample.task.id));
             }
         };
-        Verdict::correct(math_answer::is_right(&sample.completion, label, &choices))
+        let right = math_answer::is_right(&sample.completion, label, &choices);
+        let answer = if right { Some(0.0) } else { math_answer::fingerprint(&sample.completion, &choices) };
+        Verdict::correct(right).metric("answer", answer)
     }
 }
 
@@ -38,12 +41,40 @@ molt_plugin::export_reward!(Math);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use molt_plugin::reward::Grade;
     use molt_plugin::types::{Field, Task};
 
-    fn score(completion: &str, label: Option<&str>) -> Verdict {
+    fn verdict(completion: &str, label: Option<&str>) -> Verdict {
         let label = label.map(str::to_owned);
         let task = Task { id: "7".into(), messages: vec![], label, fields: vec![], seed: 0 };
         Math::score(Sample { task, messages: vec![], completion: completion.into(), truncated: false })
+    }
+
+    /// Without metrics.
+    fn bare(verdict: Verdict) -> Verdict {
+        match verdict {
+            Verdict::Scored(grade) => Verdict::Scored(Grade { metrics: vec![], ..grade }),
+            unscored => unscored,
+        }
+    }
+
+    fn score(completion: &str, label: Option<&str>) -> Verdict {
+        bare(verdict(completion, label))
+    }
+
+    #[test]
+    fn answers_that_are_the_same_have_the_same_number() {
+        let answer = |completion: &str| match verdict(completion, Some("1/2")) {
+            Verdict::Scored(grade) => grade.metrics.first().map(|metric| metric.value),
+            unscored => panic!("{unscored:?}"),
+        };
+        let right = ["\\boxed{0.5}", "The answer is 1/2.", "\\boxed{\\frac{2}{4}}"];
+        assert!(right.iter().all(|text| answer(text) == Some(0.0)));
+        let three = answer("so \\boxed{3}");
+        assert!(three.is_some_and(|number| number > 0.0 && number.fract() == 0.0));
+        assert_eq!(three, answer("The answer is $3$."));
+        assert_ne!(three, answer("\\boxed{4}"));
+        assert_eq!(answer("\\boxed{3"), None, "a box that never closes");
     }
 
     #[test]
@@ -61,12 +92,12 @@ mod tests {
             let fields = vec![Field { name: "math".into(), value: choices.into() }];
             let task =
                 Task { id: "7".into(), messages: vec![], label: Some("1/3, 2".into()), fields, seed: 0 };
-            Math::score(Sample {
+            bare(Math::score(Sample {
                 task,
                 messages: vec![],
                 completion: "\\boxed{2, 2/6}".into(),
                 truncated: false,
-            })
+            }))
         };
         assert_eq!(score(""), Verdict::reward(1.0));
         assert_eq!(score("boxed percent"), Verdict::reward(1.0));

@@ -27,6 +27,18 @@ pub use choices::Choices;
 pub use equal::equal;
 pub use extract::final_answer;
 
+/// A number for what `text` says its final answer is, the same for answers that are the same text after normalisation; none
+/// without an answer. Never 0, and exact as an f64.
+pub fn fingerprint(text: &str, choices: &Choices) -> Option<f64> {
+    let found = final_answer(text, choices.boxed)?;
+    let words = markup::plain(unit::without_unit(&markup::clean(&found)));
+    // FNV-1a, 64 bits, of which 52 are kept.
+    let hash = words.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    Some(((hash >> 12) + 1) as f64)
+}
+
 /// Whether the final answer of `text` is the one that the label says. A label may be a worked solution that ends
 /// in its answer, as in many datasets, or the letter of a choice.
 pub fn is_right(text: &str, label: &str, choices: &Choices) -> bool {

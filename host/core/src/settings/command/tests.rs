@@ -195,7 +195,8 @@ fn tokens_of_older_weights_need_a_correction() {
     assert_eq!(
         refused(&[old]),
         "algo.importance is old, but with train.async_queue_size 1 tokens of older weights are trained, which \
-         needs a correction: set algo.correction.level, or use algo.importance sampled, or train.sync"
+         needs a correction: set algo.correction.level, or use algo.importance sampled, or train.sync without \
+         replay"
     );
     for fits in [("train.sync", "true"), ("train.async_queue_size", "0"), ("algo.correction.level", "geo")] {
         for more in
@@ -205,6 +206,50 @@ fn tokens_of_older_weights_need_a_correction() {
             train(GOOD, &pairs).expect("loads").validate().expect("is corrected");
         }
     }
+}
+
+#[test]
+fn a_curriculum_and_a_replay_buffer_that_cannot_work_are_refused() {
+    let easy = ("data.curriculum.easy_share", "0.5");
+    assert_eq!(
+        refused(&[easy]),
+        "data.curriculum needs data.passes of 2 at least: before the second pass no pass rate is known"
+    );
+    assert_eq!(
+        refused(&[("data.curriculum.low", "0.25")]),
+        "data.curriculum.low is set, and does nothing without easy_share, hard_share or easy_first of data.curriculum"
+    );
+    let passes = ("data.passes", "2");
+    assert_eq!(
+        refused(&[passes, easy, ("data.curriculum.low", "0.5"), ("data.curriculum.high", "0.5")]),
+        "data.curriculum.low is 0.5, but must be below data.curriculum.high, 0.5"
+    );
+    assert_eq!(
+        refused(&[passes, ("data.curriculum.easy_share", "1.5")]),
+        "data.curriculum.easy_share is 1.5, but must be from 0 to 1"
+    );
+    train(GOOD, &[passes, easy]).expect("loads").validate().expect("is good");
+
+    let two = ("replay.groups_per_batch", "2");
+    assert_eq!(
+        refused(&[("replay.capacity", "9")]),
+        "replay.capacity is set, and does nothing without replay.groups_per_batch"
+    );
+    assert_eq!(
+        refused(&[two, ("replay.capacity", "1")]),
+        "replay.capacity is 1, fewer than the 2 groups that each batch takes from it (replay.groups_per_batch)"
+    );
+    assert_eq!(
+        refused(&[two, ("train.sync", "true")]),
+        "replay.groups_per_batch cannot go with train.sync, which is strictly on-policy: take \
+         train.async_queue_size 0, which waits for every update too"
+    );
+    assert_eq!(
+        refused(&[two, ("train.async_queue_size", "0"), ("algo.importance", "old")]),
+        "algo.importance is old, but with replay.groups_per_batch tokens of older weights are trained, which needs a \
+         correction: set algo.correction.level, or use algo.importance sampled, or train.sync without replay"
+    );
+    train(GOOD, &[two]).expect("loads").validate().expect("is good");
 }
 
 #[test]
@@ -233,7 +278,7 @@ fn each_rule_refuses_what_it_is_for() {
             &[("algo.loss", "gspo"), ("algo.dual_clip", "3")],
             "algo.dual_clip is set, and algo.loss gspo has no such bound",
         ),
-        (&[("algo.loss", "")], "algo.loss is \"\", but must be one of ppo, gspo, cispo, importance"),
+        (&[("algo.loss", "")], "algo.loss is empty"),
         (&[("algo.entropy_coef", "nan")], "algo.entropy_coef is NaN, but must be a finite number"),
         (&[("algo.correction.level", "token")], "algo.correction.level is set, but algo.importance sampled"),
         (&[("algo.correction.mode", "clip")], "algo.correction.mode is set, and does nothing while"),
