@@ -1,7 +1,7 @@
 //! The policy loss: a pure function of log-probabilities and advantages.
 //!
-//! All tensors hold one number per action token, shape `[n]`. Context and padding have no place in them: they
-//! were never selected, so nothing that a masked position holds can reach the loss.
+//! All tensors hold one number per action token, shape `[n]`. Context has no place in them: it was never selected, so
+//! nothing that stands there can reach the loss.
 
 use molt_core::settings::{Algo, Importance};
 use tch::{Kind, Tensor};

@@ -149,7 +149,7 @@ proptest! {
     #![proptest_config(super::tests::config(40))]
 
     /// In float64 nothing is left of how ranks divide the work but rounding: loss, counts, and what each holds of the
-    /// gradient. Rows rarely divide by the parts of a sequence, parameters rarely by the ranks that hold them, and
+    /// gradient. Streams rarely divide by the parts of a sequence, parameters rarely by the ranks that hold them, and
     /// there may be fewer rows than teams. Some rollouts say where their tokens went.
     #[test]
     fn the_gradient_is_that_of_one_process(
