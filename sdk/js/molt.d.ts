@@ -181,7 +181,7 @@ declare module "molt:plugin/model@0.2.0" {
   export default model;
 }
 
-/** Code to run, for plugins of kind `code-environment`. */
+/** Code to run, for plugins of kind `code-environment` and `code-reward`. */
 declare module "molt:plugin/code@0.2.0" {
   interface Output {
     printed: string;

@@ -78,7 +78,7 @@ fn values_of_the_wrong_type_or_range() {
 
 #[test]
 fn tokens_of_older_weights_without_a_correction() {
-    refused(&["--algo.importance", "none"], &["algo.importance"]);
+    refused(&["--algo.importance", "old"], &["algo.importance"]);
 }
 
 #[test]

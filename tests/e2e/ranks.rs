@@ -1,6 +1,6 @@
 //! `--nproc N` and launchers of others: ranks train what one process trains, and a lost one ends the run.
 
-use molt_tests::{assert_ok, json, length_reward, metrics, molt, path, short_run, text, tiny_model};
+use molt_tests::{assert_ok, json, length_reward, metrics, molt, path, root, short_run, text, tiny_model};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -79,6 +79,44 @@ fn rollouts_are_trained_on_by_all_ranks() {
     let expected = run("1");
     assert!(expected[1] > 0.0, "there is something to learn");
     agree(&run("2"), &expected);
+}
+
+/// A mixture of experts from `molt init`, whose experts two ranks share.
+#[test]
+fn experts_are_shared_by_ranks() {
+    let dir = TempDir::new().unwrap();
+    let length = length_reward(dir.path());
+    let (source, model) = (dir.path().join("source"), dir.path().join("model"));
+    std::fs::create_dir(&source).unwrap();
+    for file in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
+        let text = std::fs::read_to_string(root().join("examples/demo/model").join(file)).unwrap();
+        let mixture = text.replace(
+            "\"model_type\": \"llama\",",
+            "\"model_type\": \"qwen3_moe\", \"num_experts\": 4, \"num_experts_per_tok\": 2, \
+             \"moe_intermediate_size\": 48, \"norm_topk_prob\": true,",
+        );
+        std::fs::write(source.join(file), mixture.replace("LlamaForCausalLM", "Qwen3MoeForCausalLM"))
+            .unwrap();
+    }
+    assert_ok(&molt().args(["init", path(&source), path(&model), "--seed", "1"]).output().unwrap());
+    let run = |nproc: &str, experts: &str| {
+        let run = dir.path().join(nproc);
+        let output = molt()
+            .args(short_run(&run))
+            .args(["--model.path", path(&model), "--reward.name", path(&length)])
+            .args(["--nproc", nproc, "--fsdp.expert_parallel", experts, "--moe.router_aux_coef", "0.01"])
+            .args(["--train.sync", "true", "--train.replay_routing", "true", "--train.max_steps", "2"])
+            .output()
+            .unwrap();
+        assert_ok(&output);
+        assert!(text(&output).contains("qwen3_moe"), "{}", text(&output));
+        let gaps = numbers(&run, &["train/logprob_gap_max"]);
+        assert!(gaps.iter().all(|gap| *gap < 1e-4), "{gaps:?}");
+        numbers(&run, &["train/loss", "train/grad_norm", "train/tokens", "train/on_policy_tokens"])
+    };
+    let expected = run("1", "1");
+    assert!(expected.len() == 8 && expected[1] > 0.0, "there is something to learn");
+    agree(&run("2", "2"), &expected);
 }
 
 /// A run of two ranks that goes on until it is ended.

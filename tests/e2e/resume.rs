@@ -290,6 +290,69 @@ fn a_disk_that_fills_during_a_save_leaves_the_last_good_one() {
     assert!(weights(&full) == weights(&whole), "the weights differ");
 }
 
+/// The directory of checkpoints is mounted read-only in a namespace of the run: even root cannot write there.
+#[test]
+fn a_directory_that_has_become_read_only_leaves_the_last_good_one() {
+    let dir = TempDir::new().unwrap();
+    let (whole, broken) = (dir.path().join("whole"), dir.path().join("broken"));
+    done(&sft(&whole, &[]).output().unwrap());
+    done(&sft(&broken, &["--sft.max_steps", "2", "--ckpt.every", "1"]).output().unwrap());
+    let place = broken.join("checkpoints");
+    let said = &["the checkpoint of step 3 could not be written", "that of step 2 is as it was"];
+    let as_it_was = |nproc: &str, output: &Output, why: &str| {
+        refused(output, &[said[0], said[1], why]);
+        let mut good = checkpoints(&broken);
+        good.retain(|name| name.starts_with("step-"));
+        assert_eq!(good, ["step-000001", "step-000002"], "{nproc}");
+        assert_eq!(json(&broken.join("status.json"))["state"], "failed");
+    };
+    let read_only = |command: &[&str]| {
+        let mut within = Command::new("unshare");
+        let mount = "mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro \"$0\" && exec \"$@\"";
+        within.args(["-rm", "bash", "-c", mount, path(&place)]).args(command).current_dir(root());
+        within
+    };
+    let can_mount = read_only(&["true"]).output().is_ok_and(|output| output.status.success());
+    if can_mount {
+        for nproc in ["1", "2"] {
+            let run = sft(&broken, &in_place(&broken));
+            let mut within = read_only(&[run.get_program().to_str().unwrap()]);
+            within.args(run.get_args()).args(["--nproc", nproc]);
+            for (name, value) in run.get_envs() {
+                value.map(|value| within.env(name, value));
+            }
+            as_it_was(nproc, &within.output().unwrap(), "Read-only file system");
+        }
+    } else {
+        println!(
+            "skipped: nothing can be mounted here; a file in the way of the checkpoint stands in for it"
+        );
+    }
+    // Something that is no directory is in the way.
+    let in_the_way = place.join(".step-000003.part");
+    fs::write(&in_the_way, "?").unwrap();
+    as_it_was("1", &sft(&broken, &in_place(&broken)).output().unwrap(), "Not a directory");
+    fs::remove_file(&in_the_way).unwrap();
+    done(&sft(&broken, &in_place(&broken)).output().unwrap());
+    assert!(weights(&broken) == weights(&whole), "the weights differ");
+}
+
+#[test]
+fn a_second_process_in_a_run_directory_is_refused() {
+    let dir = TempDir::new().unwrap();
+    let run = dir.path().join("run");
+    done(&sft(&run, &["--sft.max_steps", "1", "--ckpt.every", "1"]).output().unwrap());
+    let lock = fs::File::create(run.join(".lock")).unwrap();
+    lock.try_lock().unwrap();
+    let before = learnt(&run);
+    let output = sft(&run, &in_place(&run)).output().unwrap();
+    refused(&output, &["waiting   for another process to leave", "another process writes to run directory"]);
+    refused(&output, &[path(&run)]);
+    assert_eq!(learnt(&run), before);
+    drop(lock);
+    assert!(done(&sft(&run, &in_place(&run)).output().unwrap()).contains("resume    after step 1"));
+}
+
 #[test]
 fn what_a_run_cannot_go_on_with_is_refused() {
     let dir = TempDir::new().unwrap();

@@ -16,6 +16,8 @@ pub(crate) enum Kind {
     GroupReward,
     /// A reward that asks a model, which the run must grant
     Judge,
+    /// A reward that has code run by an interpreter, which the run must grant
+    CodeReward,
     /// Answers the model's turns
     Environment,
     /// An environment that has code run by an interpreter, which the run must grant
@@ -33,6 +35,7 @@ impl Kind {
             Kind::Reward => "reward-plugin",
             Kind::GroupReward => "group-reward-plugin",
             Kind::Judge => "judge-plugin",
+            Kind::CodeReward => "code-reward-plugin",
             Kind::Environment => "environment-plugin",
             Kind::CodeEnvironment => "code-environment-plugin",
             Kind::Estimator => "estimator-plugin",
@@ -45,7 +48,7 @@ impl Kind {
     /// The interface in the contract's WIT that it exports.
     pub(crate) fn interface(self) -> &'static str {
         match self {
-            Kind::Reward | Kind::Judge => "reward",
+            Kind::Reward | Kind::Judge | Kind::CodeReward => "reward",
             Kind::GroupReward => "group-reward",
             Kind::Environment | Kind::CodeEnvironment => "environment",
             Kind::Estimator => "estimator",

@@ -7,7 +7,7 @@ use molt_rollout::{EvalReport, evaluate, readable};
 use serde_json::{Value, json};
 
 pub(crate) fn run(settings: EvalSettings) -> Result<(), Stop> {
-    let path = wiring::run_dir(&settings.run, None, "eval")?;
+    let (path, lock) = wiring::run_dir(&settings.run, None, "eval")?;
     let runtime = wiring::runtime()?;
 
     let mut plugins = wiring::Plugins::new(&settings.plugins, &settings.judge)?;
@@ -24,8 +24,13 @@ pub(crate) fn run(settings: EvalSettings) -> Result<(), Stop> {
     let turn = wiring::eval_turn(eval, &settings.agent, &model)?;
     let decoder = model.weights()?;
 
-    let mut run_dir =
-        wiring::record(&path, "eval", &settings, (&plugins.components(), Some(&plugins.lock()?)), None)?;
+    let mut run_dir = wiring::record(
+        (&path, lock),
+        "eval",
+        &settings,
+        (&plugins.components(), Some(&plugins.lock()?)),
+        None,
+    )?;
     eprintln!("model     {}", model.describe());
     let skipped = present::skipped(prompts.skipped);
     eprintln!("prompts   {}{skipped}, {} rollouts of each", prompts.rows.len(), eval.samples);

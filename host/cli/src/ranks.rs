@@ -6,7 +6,6 @@ use crate::wiring::Model;
 use molt_core::rank_env::RankEnv;
 use molt_core::settings::{Fsdp, Lora, Optim, Settings};
 use molt_model::Weights;
-use molt_trainer::loss::PolicyLoss;
 use molt_trainer::ranks::Ranks;
 use molt_trainer::step::{Layout, Learner};
 use tokio::runtime::Handle;
@@ -58,7 +57,6 @@ pub(crate) struct Follower<'a, S> {
     pub(crate) lora: (&'a Lora, u64),
     pub(crate) max_tokens_per_rank: usize,
     pub(crate) temperature: f64,
-    pub(crate) loss: Option<PolicyLoss>,
 }
 
 impl<S: Settings> Follower<'_, S> {
@@ -70,7 +68,7 @@ impl<S: Settings> Follower<'_, S> {
         let weights = model.policy(self.optim, lora, seed)?;
         let ranks = join(env, self.fsdp, self.settings, &weights)?;
         let layout = Layout::new(self.max_tokens_per_rank, self.fsdp);
-        Learner::follow(weights, ranks, self.optim, layout, self.temperature, self.loss.as_ref())
+        Learner::follow(weights, ranks, self.optim, layout, self.temperature)
             .or_failed(format!("{env} cannot go on"), "look at what the other ranks say")
     }
 }

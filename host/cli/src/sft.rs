@@ -23,11 +23,10 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
             lora: (&settings.lora, settings.run.seed),
             max_tokens_per_rank: settings.sft.max_tokens_per_rank,
             temperature: 1.0,
-            loss: None,
         };
         return follower.run(env, &model, runtime.handle());
     }
-    let path = wiring::run_dir(&settings.run, Some(&settings.ckpt), "sft")?;
+    let (path, lock) = wiring::run_dir(&settings.run, Some(&settings.ckpt), "sft")?;
     model.has_experts_for("moe.router_aux_coef", settings.moe.router_aux_coef > 0.0)?;
     let context = model.context("sft.max_context", settings.sft.max_context)?;
     let help = "each line is an object such as {\"prompt\": \"2+3?\", \"answer\": \"5\"}; data.prompt_key and \
@@ -47,7 +46,7 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
     let from = wiring::from(&settings.ckpt, &path, identity, &settings, weights.shapes())?;
     let ranks = ranks::others(rank.as_ref(), &settings.fsdp, &settings, &weights)?;
     let parts = (&components, None);
-    let mut run_dir = wiring::record(&path, "sft", &settings, parts, Some((&settings.ckpt, &from)))?;
+    let mut run_dir = wiring::record((&path, lock), "sft", &settings, parts, Some(&from))?;
     eprintln!("model     {}", model.describe());
     let count = |of: fn(&Source) -> usize| sources.iter().map(of).sum::<usize>();
     let mut said = format!("{} conversations", count(|source| source.rows.len()));

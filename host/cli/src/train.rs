@@ -8,7 +8,6 @@ use molt_generator::Engine;
 use molt_trainer::End;
 use molt_trainer::advantage::check_estimator;
 use molt_trainer::checkpoint::Identity;
-use molt_trainer::loss::PolicyLoss;
 use molt_trainer::report::Summary;
 use molt_trainer::rl::{HeldOut, Training, train};
 use std::sync::Arc;
@@ -37,11 +36,10 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
             lora: (&settings.lora, settings.run.seed),
             max_tokens_per_rank: settings.train.max_tokens_per_rank,
             temperature: settings.rollout.temperature,
-            loss: Some(PolicyLoss::from(&settings.algo)),
         };
         return follower.run(env, &model, runtime.handle());
     }
-    let path = wiring::run_dir(&settings.run, Some(&settings.ckpt), "train")?;
+    let (path, lock) = wiring::run_dir(&settings.run, Some(&settings.ckpt), "train")?;
 
     let mut plugins = wiring::Plugins::new(&settings.plugins, &settings.judge)?;
     let environment = plugins.environment(&settings.agent)?;
@@ -76,7 +74,7 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
     let from = wiring::from(&settings.ckpt, &path, identity, &settings, weights.shapes())?;
     let ranks = ranks::others(rank.as_ref(), &settings.fsdp, &settings, &weights)?;
     let parts = (&components, Some(&*plugins.lock()?));
-    let mut run_dir = wiring::record(&path, "train", &settings, parts, Some((&settings.ckpt, &from)))?;
+    let mut run_dir = wiring::record((&path, lock), "train", &settings, parts, Some(&from))?;
     eprintln!("model     {}", model.describe());
     let mut data = format!("{} to train on", prompts.rows.len());
     if let Some(held_out) = &held_out {

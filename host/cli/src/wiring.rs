@@ -29,6 +29,7 @@ pub(crate) fn runtime() -> Result<Runtime, Stop> {
 /// A model directory that is there, with its text side.
 pub(crate) struct Model {
     path: PathBuf,
+    compute: settings::Compute,
     pub(crate) config: Config,
     pub(crate) chat: Arc<Chat>,
 }
@@ -54,12 +55,13 @@ impl Model {
             );
             return Err(Stop::user(error, "tokenizer.json and config.json must be of the same model"));
         }
-        Ok(Self { path: path.clone(), config, chat: Arc::new(chat) })
+        Ok(Self { path: path.clone(), compute: model.compute, config, chat: Arc::new(chat) })
     }
 
-    /// Reads the weights; every call gives a copy of its own.
+    /// Reads the weights to decode with; every call gives a copy of its own.
     pub(crate) fn weights(&self) -> Result<Decoder, Stop> {
         Decoder::load(&self.path)
+            .map(|decoder| decoder.in_numbers(self.compute))
             .or_user(self.unusable(), "fetch the files again, or give another model.path")
     }
 
@@ -71,6 +73,7 @@ impl Model {
         seed: u64,
     ) -> Result<Weights, Stop> {
         let mut weights = Weights::open(&self.path)
+            .map(|weights| weights.in_numbers(self.compute))
             .or_user(self.unusable(), "fetch the files again, or give another model.path")?;
         if let Some((rank, alpha)) = lora.size() {
             weights = weights

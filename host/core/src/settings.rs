@@ -3,8 +3,10 @@
 //! The doc comment of a field is its help text. A field exists in the settings of a command only if that
 //! command reads it, so a key that would do nothing is an unknown key.
 
+mod algo;
 mod ckpt;
 mod command;
+mod compute;
 mod keys;
 mod lora;
 mod moe;
@@ -15,8 +17,12 @@ mod plugins;
 mod sft;
 mod validate;
 
+pub use algo::{
+    Aggregation, Algo, Correction, CorrectionLevel, CorrectionMode, Importance, KlEstimator, NativeLoss,
+};
 pub use ckpt::{Change, Ckpt, changes};
 pub use command::{Problem, Settings, SettingsError};
+pub use compute::Compute;
 pub use keys::{ANY, Key, Kind, keys, nearest};
 pub use lora::Lora;
 pub use moe::Moe;
@@ -85,6 +91,10 @@ pub struct Model {
     pub path: PathBuf,
     /// A Jinja chat template to use in place of the model's own.
     pub chat_template: Option<PathBuf>,
+    /// What layers are computed in, by trainer and generator alike, as a trained token must have the probability it was
+    /// sampled with: float32, or bfloat16, which takes half the bytes. Weights, optimiser and sums of gradients are
+    /// float32 in either, and so are norms, router, logits and loss.
+    pub compute: Compute,
 }
 
 /// What to do with a row of a data file that cannot be used.
@@ -247,47 +257,6 @@ impl Default for Generator {
     }
 }
 
-/// What the policy's probability of a token is compared with in the loss.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Importance {
-    /// The probability it was sampled with: corrects for older weights, within the clip range.
-    #[default]
-    Sampled,
-    /// Nothing: the plain policy gradient. Only where every token was sampled by the weights being trained.
-    None,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct Algo {
-    /// The estimator plugin that turns rewards into advantages.
-    pub estimator: String,
-    /// Discount per action token, for estimators that discount.
-    pub gamma: f32,
-    /// Trace decay of GAE, for estimators that use it.
-    pub lambda: f32,
-    /// What a token's probability is compared with in the loss: sampled or none.
-    pub importance: Importance,
-    /// The probability ratio is clipped at 1 minus this.
-    pub clip_low: f64,
-    /// The probability ratio is clipped at 1 plus this.
-    pub clip_high: f64,
-}
-
-impl Default for Algo {
-    fn default() -> Self {
-        Self {
-            estimator: "grpo".into(),
-            gamma: 1.0,
-            lambda: 1.0,
-            importance: Importance::default(),
-            clip_low: 0.2,
-            clip_high: 0.2,
-        }
-    }
-}
-
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Train {
@@ -303,8 +272,8 @@ pub struct Train {
     /// Stop after this many batches. Unset: when the data ends.
     pub max_steps: Option<u64>,
     /// The run stops when a token sampled by the weights being trained has a log-probability that differs
-    /// by more than this between rollout and training.
-    pub max_logprob_gap: f64,
+    /// by more than this between rollout and training. Unset: 0.01, or 1 with model.compute bfloat16.
+    pub max_logprob_gap: Option<f64>,
     /// Train tokens over the experts that they were sampled with, wherever the router would send them now. Only for
     /// models with experts. Where weights changed within a rollout, tokens before go where the router sends them.
     pub replay_routing: bool,
@@ -322,7 +291,7 @@ impl Default for Train {
             steps_per_batch: 1,
             max_tokens_per_rank: 8192,
             max_steps: None,
-            max_logprob_gap: 1e-2,
+            max_logprob_gap: None,
             replay_routing: false,
             eval_every: None,
             eval_at_start: true,

@@ -154,7 +154,7 @@ impl Batch {
     /// It starts from an empty cache: a number that is not finite, left behind anywhere, would spread to the
     /// other rows, since what attention masks it still multiplies by zero.
     fn refill(&mut self) {
-        self.cache = KvCache::new(self.decoder.config(), self.cache.rows());
+        self.cache = KvCache::new(&self.decoder, self.cache.rows());
         self.prefill(0..self.running.len());
     }
 

@@ -70,7 +70,7 @@ impl Engine {
         context: usize,
     ) -> Engine {
         let shared = Arc::new(Shared::default());
-        let cache = KvCache::new(decoder.config(), settings.max_sequences.max(1));
+        let cache = KvCache::new(&decoder, settings.max_sequences.max(1));
         let batch = Batch {
             decoder,
             tokenizer,

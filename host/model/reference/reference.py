@@ -1,4 +1,4 @@
-"""Reference numbers for host/model, computed by Hugging Face transformers in float32 on the CPU.
+"""Reference numbers for host/model, computed by Hugging Face transformers on the CPU, in float32 but for bfloat16.safetensors.
 
 Versions that made the committed files: Python 3.12.1, torch 2.13.0, transformers 5.19.0, safetensors 0.8.0.
 Every file it writes names the versions that made it.
@@ -22,15 +22,15 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qw
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+# Name, shape and seed of the ids.
+DENSE = (("tiny-qwen3", (2, 40), 3), ("tiny-llama3", (1, 160), 4))
 TESTDATA = Path(__file__).resolve().parent.parent / "testdata"
 VERSIONS = {"python": platform.python_version()} | {p: version(p) for p in ("torch", "transformers", "safetensors")}
 
 
-def load(directory, **changed):
-    """The model in float32 with the plainest attention; `changed` replaces keys of its config.json."""
-    model = AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, attn_implementation="eager", **changed
-    )
+def load(directory, dtype=torch.float32, **changed):
+    """The model with the plainest attention; `changed` replaces keys of its config.json."""
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, attn_implementation="eager", **changed)
     return model.eval()
 
 
@@ -134,12 +134,20 @@ def rope_frequencies():
     return {"versions": VERSIONS, "cases": cases}
 
 
+def write_bfloat16():
+    """Logits for the ids of the float32 reference, computed in bfloat16 throughout."""
+    for name, shape, seed in DENSE:
+        _, tensors = logits_of(name, shape, seed, dtype=torch.bfloat16)
+        save_file({"logits": tensors["logits"].float()}, TESTDATA / name / "bfloat16.safetensors", metadata=VERSIONS)
+
+
 def write_committed():
     make_models()
     (TESTDATA / "rope.json").write_text(json.dumps(rope_frequencies()) + "\n")
-    for name, shape, seed in (("tiny-qwen3", (2, 40), 3), ("tiny-llama3", (1, 160), 4)):
+    for name, shape, seed in DENSE:
         _, tensors = logits_of(name, shape, seed)
         save_file(tensors, TESTDATA / name / "reference.safetensors", metadata=VERSIONS)
+    write_bfloat16()
     _, tensors = logits_of("tiny-qwen3-moe", (2, 24), 7)
     _, plain = logits_of("tiny-qwen3-moe", (2, 24), 7, norm_topk_prob=False)
     tensors["logits_without_renormalisation"] = plain["logits"]

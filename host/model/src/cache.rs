@@ -3,7 +3,7 @@
 use std::ops::Range;
 use tch::{Device, Kind, Tensor};
 
-use crate::config::Config;
+use crate::decoder::Decoder;
 
 /// Keys and values of every layer for a fixed number of rows (sequences). The room per row grows by doubling.
 #[derive(Debug)]
@@ -47,10 +47,11 @@ pub(crate) struct Window<'a> {
 }
 
 impl KvCache {
-    /// An empty cache of `rows` rows.
-    pub fn new(config: &Config, rows: usize) -> Self {
+    /// An empty cache of `rows` rows, in the numbers that the decoder computes in.
+    pub fn new(decoder: &Decoder, rows: usize) -> Self {
+        let config = decoder.config();
         let (heads, head_dim) = (config.num_key_value_heads as i64, config.head_dim as i64);
-        let empty = || Tensor::zeros([rows as i64, 0, heads, head_dim], (Kind::Float, Device::Cpu));
+        let empty = || Tensor::zeros([rows as i64, 0, heads, head_dim], (decoder.kind(), Device::Cpu));
         let experts = |layer| {
             let experts = config.expert_layer(layer).and(config.experts.as_ref())?;
             Some(Tensor::zeros([rows as i64, 0, experts.per_token as i64], (Kind::Int16, Device::Cpu)))

@@ -62,6 +62,11 @@ impl Checkpoint {
         self.tensors.keys().map(String::as_str)
     }
 
+    /// The longest dimension of all tensors.
+    pub(crate) fn longest(&self) -> usize {
+        self.tensors.values().flat_map(|(_, info)| info.shape.iter().copied()).max().unwrap_or(0)
+    }
+
     /// Where the named tensor lies, of which shape and kind are checked.
     pub(crate) fn check(&self, name: &str, shape: &[i64]) -> Result<(&Shard, &TensorInfo, Kind), ModelError> {
         let Some((shard, info)) = self.tensors.get(name) else {

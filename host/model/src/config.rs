@@ -121,6 +121,39 @@ impl Config {
         Ok(Self { source, ..config })
     }
 
+    /// Whether weights files with so many tensors, of which no dimension is longer than `longest`, may be of this shape:
+    /// a number that is beyond them is refused before anything of its size is made.
+    ///
+    /// # Errors
+    /// A sentence that names the key.
+    pub(crate) fn fits(&self, tensors: usize, longest: usize) -> Result<(), String> {
+        let of_experts = self.experts.as_ref().map_or(0, |experts| experts.layers.len() * experts.count);
+        for (key, count) in [("num_hidden_layers", self.num_hidden_layers), ("num_experts", of_experts)] {
+            if count > tensors {
+                return Err(format!(
+                    "{key} makes {count} tensors or more, and the weights files hold {tensors}"
+                ));
+            }
+        }
+        let is_dense = self.experts.as_ref().is_none_or(|e| e.layers.len() < self.num_hidden_layers);
+        let of_experts = self.experts.as_ref().map_or(0, |experts| experts.intermediate_size);
+        for (key, length) in [
+            ("vocab_size", self.vocab_size),
+            ("hidden_size", self.hidden_size),
+            ("intermediate_size", if is_dense { self.intermediate_size } else { 0 }),
+            ("moe_intermediate_size", of_experts),
+            ("num_attention_heads", self.num_attention_heads),
+            ("head_dim", self.num_attention_heads * self.head_dim),
+        ] {
+            if length > longest {
+                return Err(format!(
+                    "{key} makes dimensions of {length}, and the longest in the weights files is {longest}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// The place of this layer among those with experts; none if it is dense.
     pub fn expert_layer(&self, layer: usize) -> Option<usize> {
         self.experts.as_ref()?.layers.binary_search(&layer).ok()

@@ -1,5 +1,6 @@
 //! The decoder: token ids to hidden states to logits.
 
+use molt_core::settings::Compute;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::collections::BTreeMap;
@@ -17,16 +18,16 @@ use crate::experts::stored;
 use crate::network::{EMBEDDING, HEAD, NORM, Network, Unit};
 use crate::weights::Weights;
 
-/// A causal language model of the Llama family in float32 on the CPU.
+/// A causal language model of the Llama family on the CPU, in float32 unless [`Decoder::in_numbers`] says otherwise.
 #[derive(Debug)]
 pub struct Decoder {
     network: Network,
-    /// All parameters by name. The fields below are handles to the same tensors.
+    /// All parameters by name. The fields below are handles to the same tensors, but for the head's.
     parameters: BTreeMap<String, Tensor>,
     embedding: Tensor,
     blocks: Vec<Block>,
     norm: Tensor,
-    /// The embedding itself if it is tied.
+    /// The embedding itself if it is tied; a copy if it is in narrower numbers than logits are.
     head: Tensor,
 }
 
@@ -43,8 +44,7 @@ impl Decoder {
         };
         let parameters =
             weights.shapes().iter().map(whole).collect::<Result<BTreeMap<_, _>, ModelError>>()?;
-        let config = weights.network().config().clone();
-        Ok(Self::new(config, parameters))
+        Ok(Self::new(weights.into_network(), parameters))
     }
 
     /// Random weights: norm weights are 1, all others normal with deviation `initializer_range`.
@@ -63,11 +63,22 @@ impl Decoder {
                 (name, tensor)
             })
             .collect();
-        Self::new(config, parameters)
+        Self::new(Network::new(config), parameters)
     }
 
-    fn new(config: Config, parameters: BTreeMap<String, Tensor>) -> Self {
-        let network = Network::new(config);
+    /// The same model with its weights rounded to these numbers, and computed in them. For decoding: what is trained is
+    /// held in float32.
+    pub fn in_numbers(self, compute: Compute) -> Self {
+        let network = self.network.in_numbers(compute);
+        let rounded = |(name, tensor): (String, Tensor)| {
+            let kind = network.kind(tensor.kind());
+            (name, tensor.to_kind(kind))
+        };
+        let parameters = self.parameters.into_iter().map(rounded).collect();
+        Self::new(network, parameters)
+    }
+
+    fn new(network: Network, parameters: BTreeMap<String, Tensor>) -> Self {
         let get = |name: &str| parameters[name].shallow_clone();
         let block = |layer| {
             let own: Vec<Tensor> = network.names(Unit::Layer(layer)).iter().map(|name| get(name)).collect();
@@ -78,7 +89,7 @@ impl Decoder {
             embedding: get(EMBEDDING),
             blocks: (0..config.num_hidden_layers).map(block).collect(),
             norm: get(NORM),
-            head: get(if config.tie_word_embeddings { EMBEDDING } else { HEAD }),
+            head: network.head(&parameters[head(config)]),
             network,
             parameters,
         }
@@ -87,6 +98,11 @@ impl Decoder {
     /// The shape of the model.
     pub fn config(&self) -> &Config {
         self.network.config()
+    }
+
+    /// The kind of keys and values.
+    pub(crate) fn kind(&self) -> Kind {
+        self.embedding.kind()
     }
 
     /// What the model computes, and its parameters by name.
@@ -124,6 +140,7 @@ impl Decoder {
             for (name, value) in values {
                 self.parameters[name].shallow_clone().f_copy_(value)?;
             }
+            self.head = self.network.head(&self.parameters[head(self.network.config())]);
             Ok(())
         })
     }
@@ -210,6 +227,11 @@ impl Decoder {
     pub fn save(&self, dir: &Path) -> Result<(), ModelError> {
         save(self.config(), &self.parameters(), dir)
     }
+}
+
+/// The name of the projection to logits.
+fn head(config: &Config) -> &'static str {
+    if config.tie_word_embeddings { EMBEDDING } else { HEAD }
 }
 
 /// Writes a model as [`Decoder::save`] does.

@@ -1,8 +1,9 @@
 //! What the model computes, whoever holds its parameters.
 
+use molt_core::settings::Compute;
 use molt_torch::TorchError;
 use std::ops::Range;
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use crate::adapter::{self, Adapter};
 use crate::block::{Block, Keys, linear, rms_norm};
@@ -24,6 +25,7 @@ pub struct Network {
     rope: Rope,
     adapter: Option<Adapter>,
     parallel: Parallel,
+    compute: Compute,
 }
 
 /// A part of the model whose parameters are needed together.
@@ -37,7 +39,32 @@ pub enum Unit {
 
 impl Network {
     pub fn new(config: Config) -> Self {
-        Self { rope: Rope::new(&config), config, adapter: None, parallel: Parallel::default() }
+        let (rope, parallel) = (Rope::new(&config), Parallel::default());
+        Self { rope, config, adapter: None, parallel, compute: Compute::default() }
+    }
+
+    /// Layers are computed in these numbers: see [`Network::kind`].
+    pub fn in_numbers(self, compute: Compute) -> Self {
+        Self { compute, ..self }
+    }
+
+    /// What weights that are held in `held` are rounded to before anything is computed with them. This decides it for
+    /// all: hidden states follow the weights, and norms, rotations, router and logits are float32 at least.
+    pub fn kind(&self, held: Kind) -> Kind {
+        match self.compute {
+            Compute::Float32 => held,
+            Compute::Bfloat16 => Kind::BFloat16,
+        }
+    }
+
+    /// What parameters that are held in `held` may be rounded to before [`Network::layer`] and the others get them. An
+    /// adapter is merged before: of what it adds to rounded weights, the next rounding would leave little.
+    pub fn gathered(&self, held: Kind) -> Kind {
+        if self.adapter.is_some() { held } else { self.kind(held) }
+    }
+
+    fn rounded(&self, tensor: &Tensor) -> Tensor {
+        tensor.to_kind(self.kind(tensor.kind()))
     }
 
     /// Layers are computed together with these ranks: parameters are slices, see [`crate::Cut`], and tokens a part.
@@ -138,7 +165,7 @@ impl Network {
     /// # Panics
     /// If an id is not below `vocab_size`.
     pub fn embed(&self, embedding: &Tensor, ids: &Tensor) -> Tensor {
-        Tensor::embedding(embedding, ids, -1, false, false)
+        self.rounded(&Tensor::embedding(embedding, ids, -1, false, false))
     }
 
     /// `[1, n, d]` through a layer: a stream of `sequences`, or this rank's part of it. Every token attends to itself
@@ -160,7 +187,7 @@ impl Network {
         recorded: Option<&Tensor>,
     ) -> Result<(Tensor, Option<Routed>), TorchError> {
         let merged = self.merged(Unit::Layer(layer), parameters);
-        let weights: Vec<Tensor> = merged.into_iter().map(|(_, weight)| weight).collect();
+        let weights: Vec<Tensor> = merged.iter().map(|(_, weight)| self.rounded(weight)).collect();
         let block = Block::new(&self.config, layer, &weights);
         let Sequences { rotation, spans } = sequences;
         block.forward((&self.config, &self.parallel), x, rotation, Keys::Packed(spans), recorded)
@@ -168,11 +195,18 @@ impl Network {
 
     /// The last norm of `[.., d]`.
     pub fn norm(&self, norm: &Tensor, x: &Tensor) -> Tensor {
-        rms_norm(x, norm, &self.config)
+        rms_norm(x, &self.rounded(norm), &self.config)
     }
 
-    /// Logits `[.., V]` of normed hidden states `[.., d]`.
+    /// The projection that [`Network::logits`] takes. Its numbers are those of the layers, but float32 at least: of a
+    /// logit of 20, bfloat16 would round off as much as 6% of a probability.
+    pub fn head(&self, head: &Tensor) -> Tensor {
+        let rounded = self.rounded(head);
+        if rounded.kind() == Kind::BFloat16 { rounded.to_kind(Kind::Float) } else { rounded }
+    }
+
+    /// Logits `[.., V]` of normed hidden states `[.., d]`, by what [`Network::head`] made.
     pub fn logits(&self, head: &Tensor, hidden: &Tensor) -> Tensor {
-        linear(hidden, head)
+        linear(&hidden.to_kind(head.kind()), head)
     }
 }

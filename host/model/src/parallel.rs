@@ -49,6 +49,11 @@ impl Cut {
 }
 
 impl Parallel {
+    /// All of them.
+    pub fn groups(&self) -> impl Iterator<Item = &Group> {
+        self.tensor.iter().chain(&self.context).chain(&self.expert)
+    }
+
     /// `[B, T, d]` of the tokens of this rank to those of its tensor group.
     pub(crate) fn spread(&self, x: Tensor) -> Result<Tensor, TorchError> {
         self.tensor.as_ref().map_or(Ok(x.shallow_clone()), |group| group.gathered(&x, 1))

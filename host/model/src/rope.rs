@@ -54,10 +54,10 @@ impl Rope {
 }
 
 impl Rotation {
-    /// Rotates `[B, T, heads, head_dim]`: dimension `i` is paired with `i + head_dim / 2`. Rounds after every
-    /// operation, as transformers does.
+    /// Rotates `[B, T, heads, head_dim]`: dimension `i` is paired with `i + head_dim / 2`. In float32 at least, rounded
+    /// after every operation, as transformers does.
     pub(crate) fn apply(&self, heads: &Tensor) -> Tensor {
-        heads * &self.cos + heads.roll([self.half], [-1]) * &self.sin
+        (heads * &self.cos + heads.roll([self.half], [-1]) * &self.sin).to_kind(heads.kind())
     }
 }
 

@@ -1,5 +1,6 @@
 //! The weights of a model for those who need a part of them.
 
+use molt_core::settings::Compute;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
@@ -35,6 +36,9 @@ impl Weights {
     pub fn open(dir: &Path) -> Result<Self, ModelError> {
         let config = Config::load(&dir.join("config.json"))?;
         let files = Checkpoint::open(dir)?;
+        config
+            .fits(files.names().count(), files.longest())
+            .map_err(|reason| ModelError::Config { path: dir.join("config.json"), reason })?;
         let shapes: BTreeMap<_, _> = config.parameters().into_iter().collect();
         // Old checkpoints store the rotary frequencies, and some a copy of the tied embedding.
         let ignored = |name: &str| {
@@ -79,6 +83,11 @@ impl Weights {
         }
         self.network = self.network.adapted(adapter);
         Ok(self)
+    }
+
+    /// Layers are computed in these numbers; what [`Weights::rows`] gives stays float32.
+    pub fn in_numbers(self, compute: Compute) -> Self {
+        Self { network: self.network.in_numbers(compute), ..self }
     }
 
     /// What the model computes.

@@ -43,7 +43,7 @@ fn ragged_rows_step_by_step() {
 fn step_by_step(decoder: &Decoder) {
     let prompts = [5, 1, 9, 3];
     let sequences: Vec<Vec<i64>> = (0..4).map(|row| sequence(row, prompts[row] + 80)).collect();
-    let mut cache = KvCache::new(decoder.config(), 6);
+    let mut cache = KvCache::new(decoder, 6);
     assert_eq!(cache.rows(), 6);
 
     // Prefill of rows 1..5 at once, padded on the right to the longest prompt.
@@ -86,7 +86,7 @@ fn several_tokens_behind_rows_of_different_length() {
     let decoder = decoder();
     let starts = [4, 0, 7];
     let sequences: Vec<Vec<i64>> = (0..3).map(|row| sequence(row, 12)).collect();
-    let mut cache = KvCache::new(decoder.config(), 3);
+    let mut cache = KvCache::new(&decoder, 3);
     for row in 0..3 {
         if starts[row] > 0 {
             let ids = Tensor::from_slice(&sequences[row][..starts[row]]).unsqueeze(0);
@@ -107,7 +107,7 @@ fn several_tokens_behind_rows_of_different_length() {
 #[test]
 fn a_moved_row_continues_and_leaves_nothing_behind() {
     let decoder = decoder();
-    let mut cache = KvCache::new(decoder.config(), 3);
+    let mut cache = KvCache::new(&decoder, 3);
     let (kept, left) = (sequence(0, 20), sequence(1, 30));
     let _ = decoder.hidden_cached(&Tensor::from_slice(&left).unsqueeze(0), &mut cache, 0..1, &[0], None);
     let _ =
@@ -124,7 +124,7 @@ fn the_experts_of_every_token_are_kept_with_its_keys() {
     let decoder = of_type("qwen3_moe");
     let ids = sequence(2, 100);
     let tensor = |ids: &[i64]| Tensor::from_slice(ids).unsqueeze(0);
-    let mut at_once = KvCache::new(decoder.config(), 1);
+    let mut at_once = KvCache::new(&decoder, 1);
     let _ = decoder.hidden_cached(&tensor(&ids), &mut at_once, 0..1, &[0], None);
     let expected = at_once.experts(0, 100);
     assert_eq!(expected.len(), 100 * 2 * 2);
@@ -133,7 +133,7 @@ fn the_experts_of_every_token_are_kept_with_its_keys() {
     let by_layer = |nth: usize| expected.chunks(2).skip(nth).step_by(2).collect::<Vec<_>>();
     assert_ne!(by_layer(0), by_layer(1));
 
-    let mut cache = KvCache::new(decoder.config(), 3);
+    let mut cache = KvCache::new(&decoder, 3);
     let _ = decoder.hidden_cached(&tensor(&ids[..40]), &mut cache, 2..3, &[0], None);
     cache.copy_row(2, 0, 40);
     for t in 40..100 {
@@ -141,7 +141,7 @@ fn the_experts_of_every_token_are_kept_with_its_keys() {
     }
     assert_eq!(cache.experts(0, 100), expected);
     assert_eq!(cache.experts(2, 40), expected[..40 * 4]);
-    let dense = KvCache::new(of_type("qwen3").config(), 1);
+    let dense = KvCache::new(&of_type("qwen3"), 1);
     assert!(dense.experts(0, 0).is_empty());
 }
 
@@ -150,7 +150,7 @@ fn no_gradient_is_recorded_in_the_cache() {
     let mut decoder = decoder();
     decoder.requires_grad(true);
     let ids = Tensor::from_slice(&sequence(0, 4)).unsqueeze(0);
-    let mut cache = KvCache::new(decoder.config(), 1);
+    let mut cache = KvCache::new(&decoder, 1);
     assert!(!decoder.hidden_cached(&ids, &mut cache, 0..1, &[0], None).requires_grad());
     let hidden = decoder.hidden(&ids);
     assert!(hidden.requires_grad());

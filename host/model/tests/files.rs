@@ -277,3 +277,30 @@ fn incomplete_directories_are_refused() {
     std::fs::write(&index, "{}").unwrap();
     assert!(refusal(dir.path()).contains("weight_map"));
 }
+
+/// Each of these numbers makes tensors that no machine has room for, and `config.json` may hold most of them.
+#[test]
+fn a_config_far_beyond_its_weights_is_refused_by_its_key() {
+    let dir = copy("tiny-qwen3-moe");
+    let path = dir.path().join("config.json");
+    let config: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    for (key, named) in [
+        ("num_hidden_layers", "num_hidden_layers"),
+        ("num_local_experts", "num_experts"),
+        ("hidden_size", "hidden_size"),
+        ("intermediate_size", "intermediate_size"),
+        ("moe_intermediate_size", "moe_intermediate_size"),
+        ("vocab_size", "vocab_size"),
+        ("num_attention_heads", "num_attention_heads"),
+        ("head_dim", "head_dim"),
+    ] {
+        for value in [30_000_u64, 16_000_000, 1_000_000_000, 1_000_000_000_000] {
+            let mut config = config.clone();
+            config[key] = value.into();
+            std::fs::write(&path, config.to_string()).unwrap();
+            let error = Decoder::load(dir.path()).unwrap_err();
+            assert!(matches!(error, ModelError::Config { .. }), "{key}: {error}");
+            assert!(error.to_string().contains(named) || error.to_string().contains(key), "{key}: {error}");
+        }
+    }
+}

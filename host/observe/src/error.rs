@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 /// Why a run could not be recorded or read.
 #[derive(Debug, thiserror::Error)]
 pub enum ObserveError {
+    #[error("another process writes to run directory {}: wait until it has ended, or name another one", .0.display())]
+    Busy(PathBuf),
     #[error("run directory {} is not empty: it would mix two runs; name another one", .0.display())]
     NotEmpty(PathBuf),
     #[error("{} is not a directory, so no run directory can be made there", .0.display())]

@@ -4,6 +4,7 @@
 
 mod curves;
 mod error;
+mod lock;
 mod metrics;
 mod progress;
 mod rundir;
@@ -11,6 +12,7 @@ mod tensorboard;
 
 pub use curves::{Panel, draw_curves};
 pub use error::ObserveError;
+pub use lock::Lock;
 pub use metrics::{Row, read_metrics};
 pub use progress::{LogWriter, Progress};
 pub use rundir::RunDir;

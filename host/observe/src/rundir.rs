@@ -1,6 +1,7 @@
 //! The run directory: everything that a run leaves behind, readable at any moment.
 
 use crate::ObserveError;
+use crate::lock::{FILE, Lock};
 use crate::metrics::MetricsFile;
 use crate::tensorboard::EventFile;
 use serde_json::{Value, json};
@@ -9,6 +10,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process;
+use std::time::Duration;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -19,6 +21,8 @@ pub struct RunDir {
     step: u64,
     metrics: MetricsFile,
     events: EventFile,
+    /// Held for as long as the run goes on.
+    _lock: Lock,
 }
 
 impl RunDir {
@@ -30,7 +34,7 @@ impl RunDir {
         let unwritable = |source| ObserveError::Unwritable { path: path.to_owned(), source };
         match fs::read_dir(path) {
             Ok(mut entries) => {
-                if entries.next().is_some() {
+                if entries.any(|entry| entry.map_or(true, |entry| entry.file_name() != FILE)) {
                     return Err(ObserveError::NotEmpty(path.to_owned()));
                 }
             }
@@ -52,10 +56,13 @@ impl RunDir {
     /// Makes the directory, and writes a first status.
     ///
     /// # Errors
-    /// As [`RunDir::check`].
+    /// As [`RunDir::check`], and if another process has it.
     pub fn create(path: &Path, command: &str) -> Result<RunDir, ObserveError> {
         Self::check(path)?;
-        let run = Self::open(path, command, 0)?;
+        let lock = Lock::take(path, Duration::ZERO, || {})?;
+        // It may have become another's between the two.
+        Self::check(path)?;
+        let run = Self::open(lock, command, 0)?;
         run.event(&format!("{command} started"))?;
         Ok(run)
     }
@@ -64,16 +71,16 @@ impl RunDir {
     ///
     /// # Errors
     /// If it cannot be written to, or its metrics are damaged.
-    pub fn resume(path: &Path, command: &str, step: u64) -> Result<RunDir, ObserveError> {
-        let run = Self::open(path, command, step)?;
+    pub fn resume(lock: Lock, command: &str, step: u64) -> Result<RunDir, ObserveError> {
+        let run = Self::open(lock, command, step)?;
         run.event(&format!("{command} goes on after step {step}"))?;
         Ok(run)
     }
 
-    fn open(path: &Path, command: &str, step: u64) -> Result<RunDir, ObserveError> {
-        let unwritable = |source| ObserveError::Unwritable { path: path.to_owned(), source };
+    fn open(lock: Lock, command: &str, step: u64) -> Result<RunDir, ObserveError> {
+        let path = lock.dir().to_owned();
+        let unwritable = |source| ObserveError::Unwritable { path: path.clone(), source };
         fs::create_dir_all(path.join("tensorboard")).map_err(unwritable)?;
-        let path = path.canonicalize().map_err(unwritable)?;
         let time = OffsetDateTime::now_utc();
         let now = seconds(time);
         // A run that goes on at once does so within the same second.
@@ -84,6 +91,7 @@ impl RunDir {
             command: command.to_owned(),
             step,
             path,
+            _lock: lock,
         };
         run.status("running", None)?;
         Ok(run)
@@ -265,6 +273,7 @@ mod tests {
         assert_eq!(
             files(run.path()),
             [
+                ".lock",
                 "components.json",
                 "metrics.jsonl",
                 "run.log",
@@ -296,7 +305,8 @@ mod tests {
             rows.iter().map(|row| (row.step, row.values["loss"])).collect()
         };
         for (step, expected) in [(6, 1..=5), (3, 1..=3), (3, 1..=3)] {
-            let mut run = RunDir::resume(dir.path(), "train", step).expect("goes on");
+            let lock = Lock::take(dir.path(), Duration::ZERO, || {}).expect("nobody has it");
+            let mut run = RunDir::resume(lock, "train", step).expect("goes on");
             assert_eq!(steps(), expected.map(|step| (step, step as f64)).collect::<Vec<_>>());
             run.metrics(step + 1, &BTreeMap::from([("loss".into(), 0.5)])).expect("writes");
             assert_eq!(steps().last(), Some(&(step + 1, 0.5)));
@@ -326,6 +336,16 @@ mod tests {
         fs::write(dir.path().join("mine"), "x").expect("writes");
         assert!(matches!(RunDir::create(dir.path(), "train"), Err(ObserveError::NotEmpty(_))));
         assert_eq!(files(dir.path()), ["mine"]);
+    }
+
+    #[test]
+    fn a_directory_of_another_process_is_refused() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let lock = Lock::take(dir.path(), Duration::ZERO, || {}).expect("nobody has it");
+        assert!(matches!(RunDir::create(dir.path(), "train"), Err(ObserveError::Busy(_))));
+        drop(lock);
+        let run = RunDir::create(dir.path(), "train").expect("all there is, is the lock");
+        assert!(matches!(Lock::take(run.path(), Duration::ZERO, || {}), Err(ObserveError::Busy(_))));
     }
 
     #[test]

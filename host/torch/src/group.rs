@@ -6,6 +6,7 @@ use crate::store::{Store, millis};
 use crate::vjp::address;
 use cxx::UniquePtr;
 use std::fmt;
+use std::iter::Sum;
 use std::time::Duration;
 use tch::Tensor;
 
@@ -17,10 +18,9 @@ pub struct Group {
     size: usize,
 }
 
-// SAFETY: starting a collective locks inside c10d, and its work runs on threads of its own.
+// SAFETY: whichever thread starts a collective, one at a time does, and its work runs on threads of c10d. It is not
+// Sync, as ranks would not agree on the order of what two threads start.
 unsafe impl Send for Group {}
-// SAFETY: as for Send. The order of collectives is the caller's affair, also within one thread.
-unsafe impl Sync for Group {}
 
 /// How the values of the ranks become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +38,18 @@ pub struct Traffic {
     pub all_reduce: u64,
     pub broadcast: u64,
     pub all_to_all: u64,
+}
+
+impl Sum for Traffic {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |a, b| Self {
+            all_gather: a.all_gather + b.all_gather,
+            reduce_scatter: a.reduce_scatter + b.reduce_scatter,
+            all_reduce: a.all_reduce + b.all_reduce,
+            broadcast: a.broadcast + b.broadcast,
+            all_to_all: a.all_to_all + b.all_to_all,
+        })
+    }
 }
 
 pub(crate) const ALL_GATHER: &str = "all-gather";
@@ -308,6 +320,18 @@ pub(crate) mod tests {
                 assert_eq!(traffic.broadcast, if me == n - 1 { 8 * others } else { 0 });
             }
         }
+    }
+
+    /// Compiles only as long as threads cannot share a group: if it were Sync, either implementation would fit.
+    #[test]
+    fn threads_do_not_share_a_group() {
+        trait Shared<Which> {
+            const NEVER: bool = true;
+        }
+        struct IfSync;
+        impl<T> Shared<()> for T {}
+        impl<T: Sync> Shared<IfSync> for T {}
+        assert!(<Group as Shared<_>>::NEVER);
     }
 
     #[test]

@@ -55,8 +55,11 @@ using Counts = std::vector<std::int64_t>;
 
 enum Kind { kAllGather, kReduceScatter, kAllReduce, kBroadcast, kAllToAll };
 
-// Counts what the collective needs to send, whatever algorithm carries it out.
-Started counted(Ranks& ranks, Kind kind, std::uint64_t bytes, Started work) {
+// Starts a collective, and counts what it needs to send, whatever algorithm carries it out.
+template <typename F>
+Started counted(Ranks& ranks, Kind kind, std::uint64_t bytes, F&& start) {
+  std::lock_guard<std::mutex> lock(ranks.starting);
+  auto work = start(*ranks.backend);
   ranks.sent[kind] += bytes;
   return work;
 }
@@ -64,12 +67,13 @@ Started counted(Ranks& ranks, Kind kind, std::uint64_t bytes, Started work) {
 std::uint64_t others(const Ranks& ranks) { return ranks.backend->getSize() - 1; }
 
 Started start_all_gather(Ranks& ranks, at::Tensor& output, at::Tensor& input) {
-  return counted(ranks, kAllGather, input.nbytes() * others(ranks), ranks.backend->_allgather_base(output, input));
+  return counted(ranks, kAllGather, input.nbytes() * others(ranks),
+                 [&](c10d::Backend& backend) { return backend._allgather_base(output, input); });
 }
 
 Started start_reduce_scatter(Ranks& ranks, at::Tensor& output, at::Tensor& input) {
   return counted(ranks, kReduceScatter, output.nbytes() * others(ranks),
-                 ranks.backend->_reduce_scatter_base(output, input));
+                 [&](c10d::Backend& backend) { return backend._reduce_scatter_base(output, input); });
 }
 
 Started start_all_to_all(Ranks& ranks, at::Tensor& output, at::Tensor& input, Counts take, Counts give) {
@@ -77,7 +81,8 @@ Started start_all_to_all(Ranks& ranks, at::Tensor& output, at::Tensor& input, Co
   for (std::size_t rank = 0; rank < give.size(); ++rank)
     if (rank != static_cast<std::size_t>(ranks.backend->getRank())) rows += give[rank];
   auto row = input.size(0) == 0 ? 0 : input.nbytes() / input.size(0);
-  return counted(ranks, kAllToAll, rows * row, ranks.backend->alltoall_base(output, input, take, give));
+  return counted(ranks, kAllToAll, rows * row,
+                 [&](c10d::Backend& backend) { return backend.alltoall_base(output, input, take, give); });
 }
 
 void finish(const Started& work) {
@@ -95,14 +100,15 @@ at::Tensor gather(Ranks& ranks, const at::Tensor& part, std::int64_t dim) {
   return output.unflatten(0, {ranks.backend->getSize(), input.size(0)}).movedim(0, dim).flatten(dim, dim + 1);
 }
 
-// The sum over the ranks, of which each gets its part of dimension `dim`.
+// The sum over the ranks, of which each gets its part of dimension `dim`. That of bfloat16 is made in float32.
 at::Tensor scatter(Ranks& ranks, const at::Tensor& whole, std::int64_t dim) {
   auto size = ranks.backend->getSize();
-  auto parts = whole.unflatten(dim, {size, whole.size(dim) / size}).movedim(dim, 0).contiguous();
+  auto kind = whole.scalar_type() == at::kBFloat16 ? at::kFloat : whole.scalar_type();
+  auto parts = whole.unflatten(dim, {size, whole.size(dim) / size}).movedim(dim, 0).to(kind).contiguous();
   auto output = at::empty(parts.sizes().slice(1), parts.options());
   auto input = parts.flatten(0, 1);
   finish(start_reduce_scatter(ranks, output, input));
-  return output;
+  return output.to(whole.scalar_type());
 }
 
 at::Tensor exchange(Ranks& ranks, const at::Tensor& rows, const Counts& give, const Counts& take) {
@@ -298,7 +304,8 @@ std::unique_ptr<Work> all_reduce(const Group& group, std::size_t address, bool m
     c10d::AllreduceOptions options;
     options.reduceOp = maximum ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
     auto bytes = 2 * one[0].nbytes() * others(ranks) / ranks.backend->getSize();
-    return started(counted(ranks, kAllReduce, bytes, ranks.backend->allreduce(one, options)));
+    return started(counted(ranks, kAllReduce, bytes,
+                           [&](c10d::Backend& backend) { return backend.allreduce(one, options); }));
   });
 }
 
@@ -309,7 +316,8 @@ std::unique_ptr<Work> broadcast(const Group& group, std::size_t address, std::in
     c10d::BroadcastOptions options;
     options.rootRank = root;
     auto bytes = ranks.backend->getRank() == root ? one[0].nbytes() * others(ranks) : 0;
-    return started(counted(ranks, kBroadcast, bytes, ranks.backend->broadcast(one, options)));
+    return started(counted(ranks, kBroadcast, bytes,
+                           [&](c10d::Backend& backend) { return backend.broadcast(one, options); }));
   });
 }
 

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -31,6 +32,8 @@ struct Ranks : torch::CustomClassHolder {
 
   std::string name;
   c10::intrusive_ptr<c10d::Backend> backend;
+  // Held while a collective is started: c10d counts them without a lock, and a graph may be differentiated on any thread.
+  std::mutex starting;
   // Bytes that this rank had to send, by kind of collective.
   std::array<std::atomic<std::uint64_t>, 5> sent{};
 };

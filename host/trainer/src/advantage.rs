@@ -97,10 +97,7 @@ fn rows<'a>(groups: &'a [Group], advantages: &[f32]) -> Vec<PolicyRow<'a>> {
     let mut rest = advantages.iter().copied();
     finished(groups)
         .flat_map(|trajectory| &trajectory.segments)
-        .map(|segment| PolicyRow {
-            segment,
-            advantages: rest.by_ref().take(segment.actions().len()).collect(),
-        })
+        .map(|segment| PolicyRow::new(segment, rest.by_ref().take(segment.actions().len()).collect()))
         .collect()
 }
 

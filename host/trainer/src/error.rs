@@ -21,6 +21,12 @@ pub enum TrainError {
          more than train.max_logprob_gap = {bound:.2e}: the two forward passes are not the same function"
     )]
     LogprobGap { step: u64, gap: f64, bound: f64 },
+    #[error(
+        "up to step {step}, {batches} batches in a row were wholly outside the band of algo.correction, from {low} to \
+         {high}, and nothing was learnt from them: widen it with algo.correction.low and high, or lower \
+         train.async_queue_size or optim.lr"
+    )]
+    Masked { step: u64, batches: u64, low: f64, high: f64 },
     #[error("the data ended before a single group of rollouts could be trained on; see the dropped rollouts")]
     NothingTrained,
     #[error("the estimator {estimator} needs the values of a critic, and this version trains none")]

@@ -1,185 +1,203 @@
-//! The policy loss: a pure function of log-probabilities and advantages.
+//! The policy loss: pure functions of log-probabilities and advantages.
 //!
-//! All tensors hold one number per action token, shape `[n]`. Context has no place in them: it was never selected, so
-//! nothing that stands there can reach the loss.
+//! Everything is per action token. Context has no place here: it was never selected, so nothing that stands there can
+//! reach the loss. A loss is given with its derivative by the token's log-probability, by
+//! hand and in float64; what a loss needs of its whole sequence is known before its tokens are looked at, so
+//! tokens may come in any order and in any parts.
 
-use molt_core::settings::{Algo, Importance};
-use tch::{Kind, Tensor};
+pub mod correction;
+pub mod kl;
+pub mod surrogate;
+#[cfg(test)]
+pub(crate) mod tests;
 
-/// Log-ratios are clamped to this, so that no ratio overflows.
-const MAX_LOG_RATIO: f64 = 30.0;
+use correction::{Correction, Weight};
+use kl::KlLoss;
+use molt_core::settings::{Aggregation, Importance, NativeLoss, TrainSettings};
+use serde::{Deserialize, Serialize};
+use surrogate::{Surrogate, Value};
 
-/// The clipped policy gradient.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// What is minimised: the policy loss, less the entropy, plus the divergence from a reference.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct PolicyLoss {
+    /// None if a plugin gives the loss of each token.
+    pub surrogate: Option<Surrogate>,
     /// What the policy's probability of a token is compared with.
     pub importance: Importance,
-    /// The ratio is clipped at 1 minus this.
-    pub clip_low: f64,
-    /// The ratio is clipped at 1 plus this.
-    pub clip_high: f64,
+    pub correction: Option<Correction>,
+    pub aggregation: Aggregation,
+    /// By what [`Aggregation::Constant`] divides the sum over the tokens of a sequence.
+    pub max_length: f64,
+    /// Weight of the mean entropy, which is maximised.
+    pub entropy_coef: f64,
+    pub kl: Option<KlLoss>,
 }
 
-/// A loss to differentiate, and sums over its action tokens to report.
-#[derive(Debug)]
-pub struct LossOutput {
-    /// Scalar with gradient: the sum of the token losses, divided by the denominator.
-    pub loss: Tensor,
-    /// Tokens whose clipped product is the smaller one, so that they have no gradient.
-    pub clipped: f64,
-    /// Sum of the ratios.
-    pub ratio: f64,
-    /// Sum of `log π_sampled − log π`, the estimate k1 of the divergence from the sampling policy
-    /// (Schulman 2020, Approximating KL Divergence).
+/// What is known of an action token.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Token {
+    pub logprob: f64,
+    /// When it was sampled.
+    pub sampled: f64,
+    /// When training on its batch began; none if that is now.
+    pub old: Option<f64>,
+    /// Under the reference, if there is one.
+    pub reference: Option<f64>,
+    pub advantage: f64,
+    /// What a plugin says of it, if it gives the loss.
+    pub given: Option<Given>,
+}
+
+/// The loss of a token and its derivative by the token's log-probability, as a plugin gives them.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Given {
+    pub loss: f64,
+    pub slope: f64,
+}
+
+/// What is known of the sequence of a token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sequence {
+    /// The mean of `log π` less what it is compared with.
+    pub log_ratio: f64,
+    /// Within the band of the correction.
+    pub is_kept: bool,
+}
+
+impl Default for Sequence {
+    fn default() -> Self {
+        Self { log_ratio: 0.0, is_kept: true }
+    }
+}
+
+/// The loss of an action token, before aggregation.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TokenLoss {
+    /// The policy loss, as the correction weighs it, and the divergence from the reference, which is not corrected.
+    pub loss: f64,
+    /// Its derivative by the token's log-probability.
+    pub slope: f64,
+    /// Before the correction.
+    pub policy: Value,
+    /// `log π_sampled − log π`, the estimate k1 of the divergence of the sampling policy from the present one.
     pub kl: f64,
+    /// The estimate of the divergence of the present policy from the reference, before its coefficient.
+    pub kl_reference: f64,
+    pub is_outside: bool,
 }
 
-impl From<&Algo> for PolicyLoss {
-    fn from(algo: &Algo) -> Self {
-        Self { importance: algo.importance, clip_low: algo.clip_low, clip_high: algo.clip_high }
+impl From<&TrainSettings> for PolicyLoss {
+    fn from(settings: &TrainSettings) -> Self {
+        let algo = &settings.algo;
+        let surrogate = algo.native_loss().map(|native| {
+            let low = algo.clip_low.or(native.clip_low()).unwrap_or(0.0);
+            let high = algo.clip_high.or(native.clip_high()).unwrap_or(0.0);
+            match native {
+                NativeLoss::Ppo => Surrogate::Ppo { low, high, dual: algo.dual_clip },
+                NativeLoss::Gspo => Surrogate::Gspo { low, high },
+                NativeLoss::Cispo => Surrogate::Cispo { high },
+                NativeLoss::Importance => Surrogate::Importance,
+            }
+        });
+        Self {
+            surrogate,
+            importance: algo.importance,
+            correction: Correction::new(&algo.correction),
+            aggregation: algo.aggregation,
+            max_length: settings.rollout.max_new_tokens as f64,
+            entropy_coef: algo.entropy_coef,
+            kl: None,
+        }
     }
 }
 
 impl PolicyLoss {
-    /// `Σ −min(ρA, clip(ρ, 1−low, 1+high)·A) / denominator` (PPO, Schulman et al. 2017, eq. 7, with bounds of
-    /// their own on either side as in DAPO, Yu et al. 2025).
-    ///
-    /// `ρ = π / π_sampled`, or, without importance, `ρ = π / stop_gradient(π)`: 1 with the gradient of `log π`.
-    /// `logprobs` carries the gradient; `denominator` is the number of action tokens of the whole optimiser
-    /// step, so the sum over micro-batches does not depend on how the step was split.
-    pub fn compute(
-        &self,
-        logprobs: &Tensor,
-        sampled: &Tensor,
-        advantages: &Tensor,
-        denominator: f64,
-    ) -> LossOutput {
-        let detached = logprobs.detach();
-        let reference = match self.importance {
-            Importance::Sampled => sampled,
-            Importance::None => &detached,
+    /// By what the loss of each token of a sequence is multiplied, for sequences with so many action tokens each: all
+    /// of the optimiser step, so that the sum over micro-batches and ranks does not depend on how it was split.
+    pub fn weights(&self, lengths: &[usize]) -> Vec<f64> {
+        let tokens = lengths.iter().sum::<usize>() as f64;
+        let sequences = lengths.iter().filter(|&&length| length > 0).count() as f64;
+        let weight = |&length: &usize| match self.aggregation {
+            _ if length == 0 => 0.0,
+            Aggregation::TokenMean => 1.0 / tokens,
+            Aggregation::SeqMeanTokenMean => 1.0 / (sequences * length as f64),
+            Aggregation::SeqMeanTokenSum => 1.0 / sequences,
+            Aggregation::Constant => 1.0 / (sequences * self.max_length),
         };
-        let ratio = (logprobs - reference).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp();
-        let raw = &ratio * advantages;
-        let clipped = ratio.clamp(1.0 - self.clip_low, 1.0 + self.clip_high) * advantages;
-        let loss = -raw.minimum(&clipped).sum(logprobs.kind()) / denominator;
-        LossOutput {
-            loss,
-            clipped: sum(&clipped.lt_tensor(&raw)),
-            ratio: sum(&ratio),
-            kl: sum(&(sampled - &detached)),
+        lengths.iter().map(weight).collect()
+    }
+
+    /// Whether the loss of a token turns on the others of its sequence.
+    pub fn is_of_sequences(&self) -> bool {
+        self.surrogate.is_some_and(Surrogate::is_of_sequences)
+            || self.correction.is_some_and(|correction| correction.is_of_sequences())
+    }
+
+    /// Whether [`PolicyLoss::sequence`] reads the present log-probabilities, where those of the beginning are known of
+    /// `some` sequences or of `all`. Where they are not, they are the present ones.
+    pub fn needs_present(&self, some: bool, all: bool) -> bool {
+        let compares = some || self.importance == Importance::Sampled;
+        self.surrogate.is_some_and(Surrogate::is_of_sequences) && compares
+            || self.correction.is_some_and(|correction| correction.is_of_sequences()) && !all
+    }
+
+    /// What the tokens of a sequence have in common.
+    pub fn sequence(&self, tokens: &[Token]) -> Sequence {
+        let log_ratios = tokens.iter().map(|token| token.logprob - self.against(token));
+        let corrected = |correction: Correction| correction.keeps(tokens.iter().map(Token::correction));
+        Sequence {
+            log_ratio: log_ratios.sum::<f64>() / tokens.len().max(1) as f64,
+            is_kept: self.correction.is_none_or(corrected),
+        }
+    }
+
+    /// The loss of one token. Its weight is not in it, nor is the entropy.
+    pub fn token(&self, token: &Token, sequence: &Sequence) -> TokenLoss {
+        let (logprob, against) = (token.logprob, self.against(token));
+        let policy = match (self.surrogate, token.given) {
+            (Some(surrogate), _) => surrogate.value(logprob, against, sequence.log_ratio, token.advantage),
+            (None, given) => {
+                let Given { loss, slope } = given.unwrap_or(Given { loss: f64::NAN, slope: f64::NAN });
+                Value { loss, slope, ratio: surrogate::exp(logprob - against).0, ..Value::default() }
+            }
+        };
+        let Weight { weight, is_outside } = match self.correction {
+            Some(correction) => correction.weight(token.correction(), sequence.is_kept),
+            None => Weight { weight: 1.0, is_outside: false },
+        };
+        let mut all = TokenLoss {
+            loss: select(weight, policy.loss),
+            slope: select(weight, policy.slope),
+            policy,
+            kl: token.sampled - logprob,
+            kl_reference: 0.0,
+            is_outside,
+        };
+        if let (Some(kl), Some(reference)) = (self.kl, token.reference) {
+            let d = kl::log_ratio(logprob, reference);
+            all.kl_reference = kl::value(kl.estimator, d);
+            all.loss += kl.coef * all.kl_reference;
+            all.slope += kl.coef * kl::slope(kl.estimator, d);
+        }
+        all
+    }
+
+    fn against(&self, token: &Token) -> f64 {
+        match self.importance {
+            Importance::Sampled => token.sampled,
+            Importance::Old => token.old.unwrap_or(token.logprob),
         }
     }
 }
 
-/// Sum of all elements, accumulated in float64.
-fn sum(values: &Tensor) -> f64 {
-    values.sum(Kind::Double).double_value(&[])
+impl Token {
+    /// `log π_old − log π_sampled`.
+    fn correction(&self) -> f64 {
+        self.old.unwrap_or(self.logprob) - self.sampled
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LOGPROBS: [f32; 8] = [-1.0, -0.5, -2.0, -0.1, -0.7, -1.2, -0.3, -3.0];
-    const SAMPLED: [f32; 8] = [-1.3, -0.5, -1.6, -0.1, -0.7, -1.0, -0.9, -2.5];
-    const ADVANTAGES: [f32; 8] = [1.0, -1.0, 0.5, 2.0, -0.5, 0.25, -2.0, 1.0];
-    const ACTIONS: [i64; 6] = [0, 1, 2, 5, 6, 7];
-
-    fn ppo(clip_low: f64, clip_high: f64) -> PolicyLoss {
-        PolicyLoss { importance: Importance::Sampled, clip_low, clip_high }
-    }
-
-    /// Loss and gradient with respect to all positions, the action tokens selected.
-    fn run(
-        loss: PolicyLoss,
-        values: [[f32; 8]; 3],
-        actions: &[i64],
-        denominator: f64,
-    ) -> (LossOutput, Vec<f32>) {
-        let [logprobs, sampled, advantages] = values.map(|v| Tensor::from_slice(&v));
-        let logprobs = logprobs.set_requires_grad(true);
-        let select = |t: &Tensor| t.index_select(0, &Tensor::from_slice(actions));
-        let output = loss.compute(&select(&logprobs), &select(&sampled), &select(&advantages), denominator);
-        output.loss.backward();
-        let gradient = Vec::<f32>::try_from(logprobs.grad()).expect("a vector");
-        (output, gradient)
-    }
-
-    fn close(got: &[f32], want: &[f32]) {
-        assert_eq!(got.len(), want.len());
-        for (g, w) in got.iter().zip(want) {
-            assert!((g - w).abs() < 1e-6, "got {got:?}, want {want:?}");
-        }
-    }
-
-    // Golden numbers made by running labs-molt 0.1.6.
-    const GRADIENT: [f32; 8] = [0.0, 0.166667, -0.055860, 0.0, 0.0, -0.034114, 0.607373, -0.101088];
-
-    #[test]
-    fn golden_numbers() {
-        for (high, want) in [(0.2, 0.382977), (0.28, 0.369644)] {
-            let (output, gradient) = run(ppo(0.2, high), [LOGPROBS, SAMPLED, ADVANTAGES], &ACTIONS, 6.0);
-            assert!((output.loss.double_value(&[]) - want).abs() < 1e-6);
-            assert!((output.clipped / 6.0 - 0.166667).abs() < 1e-6);
-            assert!((output.kl / 6.0 - 0.033333).abs() < 1e-6);
-            close(&gradient, &GRADIENT);
-        }
-        // The denominator is the caller's: 50 tokens in the step, of which 6 are here.
-        let (output, gradient) = run(ppo(0.2, 0.2), [LOGPROBS, SAMPLED, ADVANTAGES], &ACTIONS, 50.0);
-        assert!((output.loss.double_value(&[]) - 0.382977 * 6.0 / 50.0).abs() < 1e-6);
-        close(&gradient, &GRADIENT.map(|g| g * 6.0 / 50.0));
-    }
-
-    #[test]
-    fn on_policy_it_is_reinforce() {
-        // Ratio 1, nothing clipped, gradient −A/N: also what no importance means, whatever was sampled.
-        let want: Vec<f32> =
-            (0..8).map(|i| if ACTIONS.contains(&(i as i64)) { -ADVANTAGES[i] / 6.0 } else { 0.0 }).collect();
-        for (loss, sampled) in [
-            (ppo(0.2, 0.2), LOGPROBS),
-            (PolicyLoss { importance: Importance::None, ..ppo(0.2, 0.2) }, SAMPLED),
-        ] {
-            let (output, gradient) = run(loss, [LOGPROBS, sampled, ADVANTAGES], &ACTIONS, 6.0);
-            assert_eq!((output.ratio, output.clipped), (6.0, 0.0));
-            close(&gradient, &want);
-        }
-    }
-
-    #[test]
-    fn short_and_long_rows_weigh_by_their_tokens() {
-        // Rows of 2 and 6 tokens with losses 1 and 3 per token: 2.5, where a mean of means gives 2.
-        let advantages = [-1.0, -1.0, -3.0, -3.0, -3.0, -3.0, -3.0, -3.0];
-        let total = |split: &[&[i64]]| -> f64 {
-            split
-                .iter()
-                .map(|actions| run(ppo(0.2, 0.2), [LOGPROBS, LOGPROBS, advantages], actions, 8.0))
-                .map(|(output, _)| output.loss.double_value(&[]))
-                .sum()
-        };
-        for split in [
-            &[&[0, 1, 2, 3, 4, 5, 6, 7][..]][..],
-            &[&[0, 1], &[2, 3, 4, 5, 6, 7]],
-            &[&[7, 1, 3], &[0, 2, 4, 5, 6]],
-        ] {
-            assert!((total(split) - 2.5).abs() < 1e-6);
-        }
-    }
-
-    #[test]
-    fn nothing_to_train_is_zero() {
-        let (output, gradient) = run(ppo(0.2, 0.2), [LOGPROBS, SAMPLED, ADVANTAGES], &[], 6.0);
-        assert_eq!((output.loss.double_value(&[]), output.clipped), (0.0, 0.0));
-        assert_eq!(gradient, [0.0; 8]);
-    }
-
-    #[test]
-    fn a_far_ratio_stays_finite() {
-        let mut values = [LOGPROBS, SAMPLED, [-1.0; 8]];
-        values[0] = [1000.0; 8];
-        let (output, gradient) = run(ppo(0.2, 0.2), values, &[0], 1.0);
-        // exp(30) = 1.0686e13, as labs-molt 0.1.6 gives.
-        assert!((output.loss.double_value(&[]) / 1.068_647e13 - 1.0).abs() < 1e-5);
-        assert_eq!(gradient, [0.0; 8]);
-    }
+/// What has no weight is not there, whatever it is.
+fn select(weight: f64, value: f64) -> f64 {
+    if weight == 0.0 { 0.0 } else { weight * value }
 }

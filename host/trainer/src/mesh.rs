@@ -231,6 +231,11 @@ impl Groups {
         })
     }
 
+    /// Those of [`Groups::of`], each once.
+    pub(crate) fn of_shards(&self) -> impl Iterator<Item = &Group> {
+        std::iter::once(&self.all).chain(&self.same_heads).chain(&self.same_experts)
+    }
+
     pub(crate) fn of(&self, holders: Holders) -> &Group {
         let some = match holders {
             Holders::All => None,

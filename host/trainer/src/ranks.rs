@@ -6,7 +6,9 @@
 
 use crate::error::TrainError;
 use crate::heartbeat;
+use crate::loss::{Given, PolicyLoss};
 use crate::mesh::{Groups, Mesh};
+use crate::step::PolicyRow;
 use molt_core::ids::Token;
 use molt_core::rank_env::RankEnv;
 use molt_core::settings::Fsdp;
@@ -31,8 +33,10 @@ pub struct Ranks {
 pub(crate) enum Order {
     /// First of all: where the learning-rate schedule ends.
     Begin { total_steps: u64 },
-    /// One step of the policy gradient: segments, and the advantages of their action tokens.
-    Policy(Vec<(Segment, Vec<f32>)>),
+    /// One step of the policy gradient.
+    Policy { rows: Vec<OwnedRow>, loss: PolicyLoss },
+    /// The log-probabilities of the action tokens.
+    Logprobs(Vec<Segment>),
     /// One step of maximum likelihood: tokens, and the positions of those that are learnt.
     Supervised(Vec<(Vec<Token>, Vec<usize>)>),
     /// The loss of rows that are not learnt, as those of a supervised step.
@@ -47,6 +51,36 @@ pub(crate) enum Order {
     Restore { dir: PathBuf, mesh: Mesh, steps: u64 },
     /// The run is over.
     End,
+}
+
+/// A [`PolicyRow`] of an order.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct OwnedRow {
+    segment: Segment,
+    advantages: Vec<f32>,
+    old: Option<Vec<f32>>,
+    reference: Option<Vec<f32>>,
+    given: Option<Vec<Given>>,
+}
+
+impl From<&PolicyRow<'_>> for OwnedRow {
+    fn from(row: &PolicyRow<'_>) -> Self {
+        let PolicyRow { segment, advantages, old, reference, given } = row.clone();
+        Self { segment: segment.clone(), advantages, old, reference, given }
+    }
+}
+
+impl OwnedRow {
+    pub(crate) fn borrow(&self) -> PolicyRow<'_> {
+        let Self { segment, advantages, old, reference, given } = self;
+        PolicyRow {
+            segment,
+            advantages: advantages.clone(),
+            old: old.clone(),
+            reference: reference.clone(),
+            given: given.clone(),
+        }
+    }
 }
 
 /// The orders of one run, each under its number.
@@ -124,7 +158,7 @@ impl Ranks {
 }
 
 impl Orders {
-    fn new(store: Store, (rank, size): (usize, usize)) -> Self {
+    pub(crate) fn new(store: Store, (rank, size): (usize, usize)) -> Self {
         Self { store, next: 0, sent: VecDeque::new(), rank, size }
     }
 

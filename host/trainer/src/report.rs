@@ -2,10 +2,12 @@
 //! Every mean is a sum over a named population, divided by its size; an empty population has no mean.
 
 use crate::advantage::finished;
+use crate::loss::correction::Correction;
 use crate::optim::Update;
 use crate::step::{PolicyRow, PolicySums};
 use molt_core::ids::WeightVersion;
 use molt_core::outcome::{Dropped, Group};
+use molt_core::settings::CorrectionMode;
 use molt_core::trajectory::{Reward, Trajectory};
 use molt_rollout::readable;
 use serde::{Deserialize, Serialize};
@@ -51,6 +53,9 @@ pub struct Summary {
     /// Mean reward of the trained rollouts of the first tenth of the steps, and of the last.
     pub reward_first: Option<f64>,
     pub reward_last: Option<f64>,
+    /// Batches up to the last, in a row, of which the mask of `algo.correction` left next to nothing.
+    #[serde(default)]
+    pub masked_in_a_row: u64,
     /// Of `wall_s`, what passed before the checkpoint that the run went on from.
     #[serde(skip)]
     pub(crate) before_s: f64,
@@ -82,6 +87,21 @@ impl Summary {
         }
     }
 
+    /// Takes in what the correction of a step masked. Says so if that was all.
+    pub fn add_correction(&mut self, correction: Option<&Correction>, sums: &PolicySums) -> Option<String> {
+        let masks = correction.is_some_and(|correction| correction.mode == CorrectionMode::Mask);
+        let share = sums.outside as f64 / sums.units.max(1) as f64;
+        if !masks || sums.units == 0 || share < ALL_MASKED {
+            self.masked_in_a_row = 0;
+            return None;
+        }
+        self.masked_in_a_row += 1;
+        Some(format!(
+            "{:.1}% of the batch is outside the band of algo.correction and was not learnt from",
+            100.0 * share
+        ))
+    }
+
     /// Takes in one step and the rewards it trained on.
     pub fn add_step(&mut self, sums: &PolicySums, rewards: &[f64]) {
         self.steps += 1;
@@ -93,6 +113,9 @@ impl Summary {
         self.reward_last = mean(&self.rewards[self.rewards.len() - tenth..]);
     }
 }
+
+/// With this share of a batch outside the band of its correction, nothing is learnt from it.
+const ALL_MASKED: f64 = 0.999;
 
 fn mean(sums: &[(f64, usize)]) -> Option<f64> {
     let (sum, count) = sums.iter().fold((0.0, 0), |(s, n), (sum, count)| (s + sum, n + count));
@@ -141,7 +164,9 @@ impl Step<'_> {
         put("time/publish", times.publish.as_secs_f64());
         put("perf/tokens_per_s", self.tokens_per_s());
         if sums.tokens > 0 {
+            put("train/entropy", sums.entropy / tokens);
             put("train/clip_fraction", sums.clipped / tokens);
+            put("train/dual_clip_fraction", sums.dual_clipped / tokens);
             put("train/ratio_mean", sums.ratio / tokens);
             put("train/kl_sampled", sums.kl / tokens);
             let staleness: Vec<u64> = self
@@ -151,6 +176,12 @@ impl Step<'_> {
                 .collect();
             put("rollout/staleness_mean", staleness.iter().sum::<u64>() as f64 / tokens);
             put("rollout/staleness_max", staleness.iter().max().copied().unwrap_or(0) as f64);
+        }
+        if sums.units > 0 {
+            put("train/correction_outside", sums.outside as f64 / sums.units as f64);
+        }
+        if self.rows.iter().any(|row| row.reference.is_some()) {
+            put("train/kl_reference", sums.kl_reference / tokens.max(1.0));
         }
         if sums.on_policy > 0 {
             put("train/logprob_gap_mean", sums.gap / sums.on_policy as f64);
@@ -247,6 +278,7 @@ mod tests {
     use molt_core::chat::Task;
     use molt_core::ids::{GroupId, RolloutId};
     use molt_core::outcome::{DropReason, Outcome};
+    use molt_core::settings::CorrectionLevel;
     use molt_core::trajectory::{Sampled, Segment};
 
     fn group(id: u64, rollouts: &[(Reward, usize, u64)]) -> Group {
@@ -285,7 +317,7 @@ mod tests {
         let advantages = [vec![0.0; 2], vec![0.0, 0.0, 0.0, -1.0], vec![0.5], vec![0.0]];
         let rows: Vec<PolicyRow<'_>> = finished(&groups)
             .zip(&advantages)
-            .map(|(t, advantages)| PolicyRow { segment: &t.segments[0], advantages: advantages.clone() })
+            .map(|(t, advantages)| PolicyRow::new(&t.segments[0], advantages.clone()))
             .collect();
         let drop = |member| Dropped {
             rollout: RolloutId { group: GroupId(2), member },
@@ -335,6 +367,29 @@ mod tests {
             assert!((metrics[name] - want).abs() < 1e-12, "{name}: {} is not {want}", metrics[name]);
         }
         assert_eq!(step.line(), "reward 0.50 solved 50% 2 tok/s gen 50% train 25% publish 25%");
+    }
+
+    #[test]
+    fn batches_that_are_masked_whole_are_counted_in_a_row() {
+        let correction = |mode| Correction { level: CorrectionLevel::Token, mode, low: 0.5, high: 2.0 };
+        let mask = correction(CorrectionMode::Mask);
+        let seen = |outside, units| PolicySums { outside, units, ..PolicySums::default() };
+        let mut summary = Summary::default();
+        for (sums, want) in [
+            (seen(999, 1000), 1),
+            (seen(4, 4), 2),
+            (seen(998, 1000), 0),
+            (seen(1, 1), 1),
+            (seen(0, 0), 0),
+            (seen(1, 1), 1),
+        ] {
+            let note = summary.add_correction(Some(&mask), &sums);
+            assert_eq!(summary.masked_in_a_row, want);
+            assert_eq!(note.is_some(), want > 0);
+        }
+        // What is clipped is learnt from, however much it is.
+        assert_eq!(summary.add_correction(Some(&correction(CorrectionMode::Clip)), &seen(1, 1)), None);
+        assert_eq!(summary.masked_in_a_row, 0);
     }
 
     #[test]

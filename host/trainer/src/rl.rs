@@ -8,9 +8,10 @@ use crate::optim::Update;
 use crate::ranks::Ranks;
 use crate::report::{Step, Summary, Times, markdown, metric_name};
 use crate::save::{End, conclude, guarded, save_model};
-use crate::step::{Layout, Learner, PolicySums};
+use crate::step::{Layout, Learner, PolicyRow, PolicySums};
 use molt_core::outcome::{Dropped, Group};
-use molt_core::settings::{Model, TrainSettings};
+use molt_core::settings::{Importance, Model, TrainSettings};
+use molt_core::trajectory::Segment;
 use molt_generator::{Generator, WeightUpdate};
 use molt_model::Weights;
 use molt_observe::{Progress, RunDir};
@@ -127,7 +128,7 @@ fn run<G: Generator>(
             None => Batches::streaming(driver, plan, queue_size),
         }
     };
-    let loss = PolicyLoss::from(&settings.algo);
+    let loss = PolicyLoss::from(&settings);
     let mut unwritten: Option<(u64, Vec<Group>)> = None;
     let mut end = End::Finished;
     while settings.train.max_steps.is_none_or(|max| summary.steps < max) {
@@ -156,7 +157,7 @@ fn run<G: Generator>(
 
         let clock = Instant::now();
         let lowest = settings.reward.lowest;
-        let rows =
+        let mut rows =
             match runtime.block_on(advantages(&estimator, &traits, &settings.algo, &batch.groups, lowest)) {
                 Ok(rows) => rows,
                 Err(failure) => {
@@ -165,6 +166,9 @@ fn run<G: Generator>(
                     return Err(TrainError::Estimator { step, source: Box::new(failure) });
                 }
             };
+        if loss.importance == Importance::Old && settings.train.steps_per_batch > 1 {
+            remember(&mut rows, &mut learner)?;
+        }
         let mut sums = PolicySums::default();
         let mut update = Update::default();
         for part in parts(&rows, settings.train.steps_per_batch) {
@@ -193,9 +197,18 @@ fn run<G: Generator>(
         };
         run_dir.metrics(step, &seen.metrics())?;
         progress.step(step, &seen.line());
-        let bound = settings.train.max_logprob_gap;
+        let bound = settings.train.max_logprob_gap.unwrap_or(settings.model.compute.max_logprob_gap());
         if sums.gap_max > bound || sums.gap_max.is_nan() {
             return Err(TrainError::LogprobGap { step, gap: sums.gap_max, bound });
+        }
+        if let Some(note) = summary.add_correction(loss.correction.as_ref(), &sums) {
+            progress.note(&format!("step {step}: {note}"));
+            run_dir.event(&format!("step {step}: {note}"))?;
+        }
+        if settings.algo.correction.max_masked_batches.is_some_and(|most| summary.masked_in_a_row >= most) {
+            save_model(&mut learner, &settings.model, &run_dir.path().join("model"))?;
+            let (low, high) = settings.algo.correction.band();
+            return Err(TrainError::Masked { step, batches: summary.masked_in_a_row, low, high });
         }
         if step == 1 || step.is_multiple_of(settings.log.trajectories_every.max(1)) {
             run_dir.trajectories(step, &markdown(step, &batch.groups))?;
@@ -240,6 +253,15 @@ fn run<G: Generator>(
     progress.done();
     // An evaluation that was asked to stop gave no accuracy.
     Ok(if stop.is_cancelled() { End::Interrupted } else { end })
+}
+
+/// Keeps the log-probabilities of a batch as they are before its first optimiser step.
+fn remember(rows: &mut [PolicyRow<'_>], learner: &mut Learner) -> Result<(), TrainError> {
+    let segments: Vec<&Segment> = rows.iter().map(|row| row.segment).collect();
+    for (row, old) in rows.iter_mut().zip(learner.logprobs(&segments)?) {
+        row.old = Some(old);
+    }
+    Ok(())
 }
 
 /// What was learned is not lost with rollouts that cannot go on.

@@ -22,6 +22,9 @@ pub(crate) struct Shards {
     /// None for a process that trains alone.
     ranks: Option<Groups>,
     units: HashMap<Unit, Held>,
+    /// The kind of all parameters, and what they are rounded to before they are gathered to be computed with.
+    held: Kind,
+    gathered: Kind,
 }
 
 /// What this rank holds of a unit.
@@ -65,6 +68,7 @@ struct Piece {
 /// A unit whose parameters are on their way.
 pub(crate) struct Gathering<'s> {
     held: &'s Held,
+    kind: Kind,
     /// Of each shard; none alone.
     pending: Vec<Pending<'s>>,
 }
@@ -87,12 +91,19 @@ impl Shards {
         let (rank, mesh) = place(ranks.as_ref());
         let network = weights.network();
         let unit = |unit| Ok((unit, Held::read(weights, network.names(unit), trained, (rank, mesh))?));
-        let units = network.units().into_iter().map(unit).collect::<Result<_, TrainError>>()?;
-        Ok(Self { ranks, units })
+        let units: HashMap<_, Held> =
+            network.units().into_iter().map(unit).collect::<Result<_, TrainError>>()?;
+        let held = units[&Unit::Embedding].shards[0].values.kind();
+        Ok(Self { ranks, units, held, gathered: network.gathered(held) })
     }
 
     pub(crate) fn ranks(&self) -> Option<&Group> {
         self.ranks.as_ref().map(|groups| &groups.all)
+    }
+
+    /// All groups by which parameters and gradients are sent.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = &Group> {
+        self.ranks.iter().flat_map(Groups::of_shards)
     }
 
     /// Which rank this is, and how the ranks divide the work.
@@ -115,17 +126,22 @@ impl Shards {
         self.units[&unit].trained.iter().copied()
     }
 
-    /// Starts to gather the parameters of a unit: of each, what this rank needs. Every rank calls it.
+    /// Starts to gather the parameters of a unit to compute with: of each, what this rank needs. Every rank calls it.
     pub(crate) fn gather(&self, unit: Unit) -> Result<Gathering<'_>, TrainError> {
-        let held = &self.units[&unit];
-        let start = |groups| {
-            held.shards.iter().map(move |shard: &Shard| shard.group(groups).all_gather(&shard.values))
-        };
-        let pending = self.ranks.iter().flat_map(start).collect::<Result<_, _>>()?;
-        Ok(Gathering { held, pending })
+        self.gather_in(self.gathered, unit)
     }
 
-    /// The whole parameters of a unit. Every rank calls it.
+    fn gather_in(&self, kind: Kind, unit: Unit) -> Result<Gathering<'_>, TrainError> {
+        let held = &self.units[&unit];
+        let start = |groups| {
+            let of = move |shard: &Shard| shard.group(groups).all_gather(&shard.values.to_kind(kind));
+            held.shards.iter().map(of)
+        };
+        let pending = self.ranks.iter().flat_map(start).collect::<Result<_, _>>()?;
+        Ok(Gathering { held, kind, pending })
+    }
+
+    /// The whole parameters of a unit, as they are held. Every rank calls it.
     pub(crate) fn whole(&self, network: &Network, unit: Unit) -> Result<Vec<Tensor>, TrainError> {
         let parallel = network.parallel();
         let whole = |(slice, name): (Tensor, String)| {
@@ -136,7 +152,7 @@ impl Shards {
             }
             .unwrap_or(Ok(slice))
         };
-        let slices = self.gather(unit)?.wait()?.into_iter().zip(network.names(unit));
+        let slices = self.gather_in(self.held, unit)?.wait()?.into_iter().zip(network.names(unit));
         Ok(slices.map(whole).collect::<Result<_, _>>()?)
     }
 
@@ -311,7 +327,7 @@ impl Gathering<'_> {
         for shard in &self.held.shards {
             let gathered = match pending.next() {
                 Some(pending) => pending.wait()?,
-                None => shard.values.shallow_clone(),
+                None => shard.values.to_kind(self.kind),
             };
             let gathered = gathered.view([-1, shard.values.size()[0]]);
             all.extend(shard.pieces.iter().map(|piece| {

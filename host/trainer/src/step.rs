@@ -2,17 +2,18 @@
 
 use crate::error::TrainError;
 use crate::freeze::trained;
-use crate::loss::PolicyLoss;
 use crate::mesh::Groups;
 use crate::optim::{Optimiser, Update};
-use crate::ranks::{Order, Orders, Ranks};
-use crate::shards::{Shards, largest, sums};
+use crate::ranks::{Order, Orders, OwnedRow, Ranks};
+use crate::shards::{Shards, sums};
 use molt_core::ids::{Token, WeightVersion};
 use molt_core::settings::{Fsdp, Optim};
-use molt_core::trajectory::{Routing, Segment};
+use molt_core::trajectory::Routing;
 use molt_model::{Adapter, Config, Network, Unit, Weights};
 use molt_torch::{Group, Traffic};
-use tch::{Kind, Tensor};
+use pass::{Objective, Seen, Slopes};
+pub use policy::{PolicyRow, PolicySums};
+use tch::Tensor;
 
 /// Few enough for memory and caches, many enough for the matrix products.
 const LOGIT_ROWS: usize = 256;
@@ -42,81 +43,9 @@ pub struct Target {
     pub nth: usize,
 }
 
-/// A segment, and the advantage of each of its action tokens.
-#[derive(Debug, Clone)]
-pub struct PolicyRow<'a> {
-    pub segment: &'a Segment,
-    pub advantages: Vec<f32>,
-}
-
-/// What a policy step saw: sums over its action tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct PolicySums {
-    pub tokens: usize,
-    /// Sum of the token losses over the number of tokens.
-    pub loss: f64,
-    pub clipped: f64,
-    pub ratio: f64,
-    pub kl: f64,
-    /// Tokens that were sampled by exactly the weights that this step trains.
-    pub on_policy: usize,
-    /// Sum and maximum of `|log π_train − log π_rollout|` over the on-policy tokens.
-    pub gap: f64,
-    pub gap_max: f64,
-    /// The load-balancing loss before its coefficient, the mean over the layers with experts: as many as a token's
-    /// experts if all get the same number of tokens, and 0 if there is none.
-    pub balance: f64,
-}
-
-impl PolicySums {
-    /// Takes in another step: `loss` becomes the mean over the tokens of both.
-    pub fn add(&mut self, other: &Self) {
-        let tokens = self.tokens + other.tokens;
-        let weighted = self.loss * self.tokens as f64 + other.loss * other.tokens as f64;
-        self.loss = weighted / tokens.max(1) as f64;
-        let weighted = self.balance * self.tokens as f64 + other.balance * other.tokens as f64;
-        self.balance = weighted / tokens.max(1) as f64;
-        self.tokens = tokens;
-        self.clipped += other.clipped;
-        self.ratio += other.ratio;
-        self.kl += other.kl;
-        self.on_policy += other.on_policy;
-        self.gap += other.gap;
-        self.gap_max = larger(self.gap_max, other.gap_max);
-    }
-}
-
-impl PolicySums {
-    /// What all ranks saw together, of which this is this rank's part; `tokens` is the number of all already.
-    fn over(self, ranks: Option<&Group>) -> Result<Self, TrainError> {
-        let own = [self.loss, self.clipped, self.ratio, self.kl, self.on_policy as f64, self.gap];
-        let all = sums(ranks, &own)?;
-        let most = largest(ranks, &[self.gap_max])?[0];
-        let [loss, clipped, ratio, kl, on_policy, gap] = all[..] else { unreachable!("six sums") };
-        // A maximum over ranks may lose a NaN; a sum does not.
-        let gap_max = if gap.is_nan() { gap } else { most };
-        Ok(Self {
-            tokens: self.tokens,
-            loss,
-            clipped,
-            ratio,
-            kl,
-            on_policy: on_policy as usize,
-            gap,
-            gap_max,
-            balance: self.balance,
-        })
-    }
-}
-
 /// What an order has of rows.
 fn owned(rows: &[Row<'_>]) -> Vec<(Vec<Token>, Vec<usize>)> {
     rows.iter().map(|row| (row.tokens.to_vec(), row.targets.clone())).collect()
-}
-
-/// The larger of two gaps; unlike `f64::max`, a NaN is the largest.
-fn larger(a: f64, b: f64) -> f64 {
-    if b > a || b.is_nan() { b } else { a }
 }
 
 /// The model being trained and its optimiser. With ranks, each holds a part: rank 0 leads, and what is asked of its
@@ -192,7 +121,6 @@ impl Learner {
         optim: &Optim,
         layout: Layout,
         temperature: f64,
-        loss: Option<&PolicyLoss>,
     ) -> Result<(), TrainError> {
         let Ranks { groups, mut orders } = ranks;
         let Order::Begin { total_steps } = orders.receive()? else {
@@ -202,13 +130,12 @@ impl Learner {
         let out_of_turn = |what: &str| TrainError::Order(format!("{what} comes out of turn"));
         loop {
             match orders.receive()? {
-                Order::Policy(rows) => {
-                    let loss = loss.ok_or_else(|| out_of_turn("a step of the policy"))?;
-                    let rows: Vec<PolicyRow<'_>> = rows
-                        .iter()
-                        .map(|(segment, advantages)| PolicyRow { segment, advantages: advantages.clone() })
-                        .collect();
-                    learner.policy_step(&rows, loss)?;
+                Order::Policy { rows, loss } => {
+                    let rows: Vec<PolicyRow<'_>> = rows.iter().map(OwnedRow::borrow).collect();
+                    learner.policy_step(&rows, &loss)?;
+                }
+                Order::Logprobs(segments) => {
+                    learner.logprobs(&segments.iter().collect::<Vec<_>>())?;
                 }
                 Order::Supervised(rows) => {
                     let rows: Vec<Row<'_>> = rows.iter().map(Row::supervised).collect();
@@ -320,29 +247,12 @@ impl Learner {
 
     /// What this rank has sent to others since they found each other.
     pub fn traffic(&self) -> Traffic {
-        self.shards.ranks().map(Group::traffic).unwrap_or_default()
+        self.shards.groups().chain(self.network.parallel().groups()).map(Group::traffic).sum()
     }
 
     /// The version of the weights as they are now.
     pub fn version(&self) -> WeightVersion {
         WeightVersion(self.optimiser.steps())
-    }
-
-    /// One step of the policy gradient over `rows`.
-    ///
-    /// # Errors
-    /// If the gradient is not finite, or a rank is lost.
-    pub fn policy_step(
-        &mut self,
-        rows: &[PolicyRow<'_>],
-        loss: &PolicyLoss,
-    ) -> Result<(PolicySums, Update), TrainError> {
-        self.order(|| {
-            let own = |row: &PolicyRow<'_>| (row.segment.clone(), row.advantages.clone());
-            Order::Policy(rows.iter().map(own).collect())
-        })?;
-        let sums = self.policy_gradient(rows, loss).map_err(|error| self.explained(error))?;
-        Ok((sums, self.update()?))
     }
 
     /// One step of maximum likelihood over the targets of `rows`. Returns the mean of `−log π` over them too.
@@ -353,55 +263,19 @@ impl Learner {
         self.order(|| Order::Supervised(owned(rows)))?;
         let tokens: usize = rows.iter().map(|row| row.targets.len()).sum();
         let mut mean = 0.0;
-        self.gradient(rows, |_, logprobs| {
-            let loss = -logprobs.sum(logprobs.kind()) / tokens as f64;
-            mean += loss.double_value(&[]);
-            loss
-        })
-        .map_err(|error| self.explained(error))?;
+        let weight = 1.0 / tokens as f64;
+        let mut loss = |_: &[Target], seen: &Seen| {
+            mean -= seen.logprobs.iter().sum::<f64>() * weight;
+            Slopes { by_logprob: vec![-weight; seen.logprobs.len()], by_entropy: None }
+        };
+        self.gradient(rows, &mut Objective { needs_entropy: false, loss: &mut loss })
+            .map_err(|error| self.explained(error))?;
         let mean = sums(self.shards.ranks(), &[mean]).map_err(|error| self.explained(error))?;
         Ok((mean[0], self.update()?))
     }
 
     fn update(&mut self) -> Result<Update, TrainError> {
         self.optimiser.update(self.shards.ranks()).map_err(|error| self.explained(error))
-    }
-
-    /// The gradient of the policy loss over all action tokens of `rows`.
-    fn policy_gradient(&self, rows: &[PolicyRow<'_>], loss: &PolicyLoss) -> Result<PolicySums, TrainError> {
-        let layout: Vec<Row<'_>> = rows
-            .iter()
-            .map(|row| Row {
-                tokens: row.segment.tokens(),
-                targets: row.segment.actions().iter().map(|action| action.position).collect(),
-                routing: row.segment.routing(),
-            })
-            .collect();
-        let tokens = layout.iter().map(|row| row.targets.len()).sum();
-        let version = self.version();
-        let mut own = PolicySums { tokens, ..PolicySums::default() };
-        let balance = self.gradient(&layout, |targets, logprobs| {
-            let actions: Vec<_> = targets.iter().map(|t| rows[t.row].segment.actions()[t.nth]).collect();
-            let sampled: Vec<f32> = actions.iter().map(|action| action.logprob).collect();
-            let advantages: Vec<f32> = targets.iter().map(|t| rows[t.row].advantages[t.nth]).collect();
-            let (sampled, advantages) = (Tensor::from_slice(&sampled), Tensor::from_slice(&advantages));
-            let output = loss.compute(logprobs, &sampled, &advantages, tokens as f64);
-            let logprobs = logprobs.detach().to_kind(Kind::Double);
-            let logprobs = Vec::<f64>::try_from(logprobs).expect("a vector of float64");
-            for (action, logprob) in actions.iter().zip(logprobs).filter(|(a, _)| a.version == version) {
-                let gap = (logprob - f64::from(action.logprob)).abs();
-                own.on_policy += 1;
-                own.gap += gap;
-                own.gap_max = larger(own.gap_max, gap);
-            }
-            own.loss += output.loss.double_value(&[]);
-            own.clipped += output.clipped;
-            own.ratio += output.ratio;
-            own.kl += output.kl;
-            output.loss
-        })?;
-        own.balance = balance;
-        own.over(self.shards.ranks())
     }
 }
 
@@ -416,13 +290,18 @@ impl Drop for Learner {
 mod adapter;
 mod balance;
 #[cfg(test)]
+mod bfloat16;
+#[cfg(test)]
 mod experts;
 mod forward;
+#[cfg(test)]
+mod losses;
 #[cfg(test)]
 mod parallel;
 pub(crate) mod part;
 mod pass;
+mod policy;
 #[cfg(test)]
 pub(crate) mod ranks;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,15 +1,16 @@
 //! Benchmarks, in the release profile; they print their ratios.
 
-use crate::{peer, plugins, process, setup};
+use crate::{learning, peer, plugins, process, setup};
 use anyhow::{Result, bail};
 
-/// `bench sandbox [PART…]`, on the components that ship and on the example in every language, and
-/// `bench train [PART…]`, beside PyTorch.
+/// `bench sandbox [PART…]`, on the components that ship and on the example in every language, `bench train [PART…]`,
+/// beside PyTorch, and `bench learning [ARM…]`.
 pub(crate) fn bench(arguments: &[String]) -> Result<()> {
     match arguments.split_first().map(|(what, parts)| (what.as_str(), parts)) {
         Some(("sandbox", parts)) => sandbox(parts),
         Some(("train", parts)) => train(parts),
-        _ => bail!("`cargo xtask bench` takes what to measure: sandbox or train"),
+        Some(("learning", arms)) => learning::bench(arms),
+        _ => bail!("`cargo xtask bench` takes what to measure: sandbox, train or learning"),
     }
 }
 

@@ -64,28 +64,16 @@ pub(crate) fn demo(options: &Options) -> Result<()> {
         Model::Tiny => None,
         Model::SmolLm2 => Some(smollm2::model(&cache)?),
     };
-    let (binary, seed) = (cache.target().join("debug/molt"), options.seed.to_string());
-    let molt = |arguments: &[&str]| {
-        let mut command = Command::new(&binary);
-        command.args(arguments).current_dir(process::workspace_root());
-        command
-    };
+    let binary = cache.target().join("debug/molt");
     let start = Instant::now();
     let rl = run_dir.join("rl");
     let (model, settings) = match pretrained {
         Some(model) => (model, "examples/smollm2/rl.toml"),
-        None => {
-            let (init, sft) = (run_dir.join("init"), run_dir.join("sft"));
-            println!("── a new model");
-            process::run(molt(&["init", "examples/demo/model"]).arg(&init).args(["--seed", &seed]))?;
-            println!("── supervised fine-tuning");
-            let mut command = molt(&["sft", "--config", "examples/demo/sft.toml", "--run.seed", &seed]);
-            process::run(command.arg("--model.path").arg(&init).arg("--run.dir").arg(&sft))?;
-            (sft.join("model"), "examples/demo/rl.toml")
-        }
+        None => (tuned(&binary, &run_dir, options.seed)?, "examples/demo/rl.toml"),
     };
     println!("── reinforcement learning");
-    let mut command = molt(&["train", "--config", settings, "--run.seed", &seed]);
+    let mut command =
+        molt(&binary, &["train", "--config", settings, "--run.seed", &options.seed.to_string()]);
     process::run(command.arg("--model.path").arg(&model).arg("--run.dir").arg(&rl))?;
     let wall = start.elapsed();
 
@@ -100,17 +88,38 @@ pub(crate) fn demo(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// An absolute path that does not exist yet or is an empty folder.
+/// The binary, to be run with these arguments in the checkout.
+pub(crate) fn molt(binary: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(binary);
+    command.args(arguments).current_dir(process::workspace_root());
+    command
+}
+
+/// The demonstration's model before reinforcement learning: made from nothing, and shown worked examples.
+pub(crate) fn tuned(binary: &Path, dir: &Path, seed: u64) -> Result<PathBuf> {
+    let (init, sft, seed) = (dir.join("init"), dir.join("sft"), seed.to_string());
+    println!("── a new model");
+    process::run(molt(binary, &["init", "examples/demo/model"]).arg(&init).args(["--seed", &seed]))?;
+    println!("── supervised fine-tuning");
+    let mut command = molt(binary, &["sft", "--config", "examples/demo/sft.toml", "--run.seed", &seed]);
+    process::run(command.arg("--model.path").arg(&init).arg("--run.dir").arg(&sft))?;
+    Ok(sft.join("model"))
+}
+
+/// A new folder under `runs/`, named after what it is for and the time.
+pub(crate) fn fresh_dir(what: &str) -> Result<PathBuf> {
+    let format = format_description!("[year][month][day]-[hour][minute][second]");
+    let now = OffsetDateTime::now_utc().format(&format).context("the time cannot be written")?;
+    empty_dir(&process::workspace_root().join("runs").join(format!("{what}-{now}")))
+}
+
 fn run_dir(options: &Options) -> Result<PathBuf> {
-    let chosen = match &options.run_dir {
-        Some(path) => path.clone(),
-        None => {
-            let format = format_description!("[year][month][day]-[hour][minute][second]");
-            let now = OffsetDateTime::now_utc().format(&format).context("the time cannot be written")?;
-            process::workspace_root().join("runs").join(format!("demo-{now}"))
-        }
-    };
-    let path = std::path::absolute(&chosen).with_context(|| format!("{} is no path", chosen.display()))?;
+    options.run_dir.as_deref().map_or_else(|| fresh_dir("demo"), empty_dir)
+}
+
+/// An absolute path that does not exist yet or is an empty folder.
+fn empty_dir(chosen: &Path) -> Result<PathBuf> {
+    let path = std::path::absolute(chosen).with_context(|| format!("{} is no path", chosen.display()))?;
     let empty = fs::read_dir(&path).map(|mut entries| entries.next().is_none());
     if path.exists() && !empty.unwrap_or(false) {
         bail!("{} exists and is not an empty folder; choose another --run-dir", path.display());

@@ -12,6 +12,7 @@ mod fetch;
 mod fuzz;
 mod gguf;
 mod interpreters;
+mod learning;
 mod peer;
 mod plugins;
 mod process;
@@ -38,6 +39,8 @@ cargo xtask COMMAND
   bench train [PART…]
            training steps beside PyTorch's fully_shard, which the first call installs into the cache; a part is speed or
            memory
+  bench learning [ARM…]
+           the demo's task with every estimator and three seeds: a table of held-out accuracy
   fuzz [--seconds N] [calls|files|texts]
            look for inputs that the host does not survive, 60 seconds without being told
   smollm2  fetch SmolLM2-135M-Instruct into the cache and print where it is

@@ -67,7 +67,7 @@ pub(super) fn build(project: &Project, out: &Path) -> Result<(), AuthorError> {
 /// What the entry has to know: componentize-py mounts the first directory of the path as `/0`.
 fn constants(kind: Kind, module: &str) -> String {
     let class = match kind {
-        Kind::Reward | Kind::Judge => "Reward",
+        Kind::Reward | Kind::Judge | Kind::CodeReward => "Reward",
         Kind::GroupReward => "GroupReward",
         Kind::Environment | Kind::CodeEnvironment => "Episode",
         Kind::Estimator => "Estimator",

@@ -42,7 +42,7 @@ fn flags_of_every_kind_become_settings() {
         "500",
         "--plugins.only.my.agent.memory_mib=64",
         "--algo.importance",
-        "none",
+        "old",
     ]);
     assert!(settings.train.sync && !settings.data.shuffle);
     assert_eq!(settings.reward.lowest, -1.0);
@@ -102,13 +102,13 @@ fn an_unknown_key_of_a_file_names_file_line_and_nearest() {
 #[test]
 fn all_problems_are_told_at_once() {
     assert_eq!(
-        refused(&["train", "--rollout.temperature", "0", "--algo.importance", "none"]),
+        refused(&["train", "--rollout.temperature", "0", "--algo.importance", "old"]),
         "error: these settings cannot be used\n  \
          because model.path is required: a Hugging Face model directory\n  \
          because data.prompts is required: a file with one JSON object per line\n  \
          because rollout.temperature is 0, but must be from 0.01 to 100\n  \
-         because algo.importance is none, but with train.async_queue_size 1 tokens of older weights are trained, \
-         which needs a correction: use algo.importance sampled, or train.sync with train.steps_per_batch 1\n  \
+         because algo.importance is old, but with train.async_queue_size 1 tokens of older weights are trained, \
+         which needs a correction: set algo.correction.level, or use algo.importance sampled, or train.sync\n  \
          help: `molt train --help` lists every setting"
     );
 }
@@ -132,7 +132,7 @@ fn help_shows_every_setting_with_its_default() {
     }
     let words: Vec<&str> = help.split_whitespace().collect();
     let help = words.join(" ");
-    assert!(help.contains("--algo.importance <sampled|none> What a token's probability"), "{help}");
+    assert!(help.contains("--algo.importance <sampled|old> What a token's probability"), "{help}");
     assert!(help.contains("0 waits for every update. [default: 1]"), "{help}");
 }
 

@@ -3,30 +3,41 @@
 use crate::stop::{OrStop, Stop};
 use molt_core::settings::{self, Ckpt};
 use molt_model::Weights;
-use molt_observe::RunDir;
+use molt_observe::{Lock, RunDir};
 use molt_sandbox::LOCK_FILE;
 use molt_trainer::checkpoint::{Checkpoint, Found, From, Identity};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use time::OffsetDateTime;
 use time::macros::format_description;
 
 const HELP: &str = "give another run.dir, or free space there";
 
-/// The run directory to be made, or to go on in: nothing is written yet.
-pub(crate) fn run_dir(run: &settings::Run, ckpt: Option<&Ckpt>, command: &str) -> Result<PathBuf, Stop> {
+/// How long a process that was told to end, or was killed, may take to leave the run directory.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The run directory to be made, of which nothing is written yet, or to go on in, which is locked.
+pub(crate) fn run_dir(
+    run: &settings::Run,
+    ckpt: Option<&Ckpt>,
+    command: &str,
+) -> Result<(PathBuf, Option<Lock>), Stop> {
     let path = run.dir.clone().unwrap_or_else(|| {
         let format = format_description!("[year][month][day]-[hour][minute][second]");
         let now = OffsetDateTime::now_utc();
         let stamp = now.format(&format).unwrap_or_else(|_| now.unix_timestamp().to_string());
         Path::new("runs").join(format!("{command}-{stamp}"))
     });
-    if !ckpt.is_some_and(|ckpt| is_in_place(ckpt, &path)) {
-        let help = "give another run.dir; to go on with the run there, set ckpt.load to it too";
-        RunDir::check(&path).or_user("the run cannot be recorded", help)?;
+    if ckpt.is_some_and(|ckpt| is_in_place(ckpt, &path)) {
+        let waits = || eprintln!("waiting   for another process to leave {}", path.display());
+        let lock = Lock::take(&path, PATIENCE, waits).or_user("the run cannot be recorded", HELP)?;
+        return Ok((path, Some(lock)));
     }
-    Ok(path)
+    let help = "give another run.dir; to go on with the run there, set ckpt.load to it too";
+    RunDir::check(&path).or_user("the run cannot be recorded", help)?;
+    Ok((path, None))
 }
 
 /// Whether a run goes on in the directory that it is loaded from.
@@ -92,21 +103,21 @@ pub(crate) fn from(
 /// Makes the run directory, or goes on in it, and writes down what the run is made of: `components.json` last, and
 /// `plugins.lock` if there are plugins.
 pub(crate) fn record(
-    path: &Path,
+    (path, lock): (&Path, Option<Lock>),
     command: &str,
     settings: &impl settings::Settings,
-    (components, lock): (&Value, Option<&str>),
-    from: Option<(&Ckpt, &From)>,
+    (components, plugins): (&Value, Option<&str>),
+    from: Option<&From>,
 ) -> Result<RunDir, Stop> {
     let toml = toml(settings)?;
-    let step = from.and_then(|(_, from)| from.checkpoint.as_ref()).map_or(0, Checkpoint::step);
-    let opened = match from {
-        Some((ckpt, _)) if is_in_place(ckpt, path) => RunDir::resume(path, command, step),
-        _ => RunDir::create(path, command),
+    let step = from.and_then(|from| from.checkpoint.as_ref()).map_or(0, Checkpoint::step);
+    let opened = match lock {
+        Some(lock) => RunDir::resume(lock, command, step),
+        None => RunDir::create(path, command),
     };
     let run_dir = opened.or_user("the run cannot be recorded", HELP)?;
     run_dir.write_settings(&toml).or_user("the run cannot be recorded", HELP)?;
-    let locked = lock.map(|lock| run_dir.write_text(LOCK_FILE, lock)).transpose();
+    let locked = plugins.map(|lock| run_dir.write_text(LOCK_FILE, lock)).transpose();
     let written = locked.and_then(|_| run_dir.write_components(components));
     written.or_user("the run cannot be recorded", HELP)?;
     Ok(run_dir)

@@ -31,8 +31,9 @@ impl Default for Ckpt {
 
 /// What a checkpoint's position in the data, its random numbers and the meaning of what it holds depend on: a run that
 /// goes on has the same.
-const FIXED: [&str; 14] = [
+const FIXED: [&str; 15] = [
     "run.seed",
+    "model.compute",
     "data.shuffle",
     "data.prompt_key",
     "data.label_key",

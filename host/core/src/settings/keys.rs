@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(queue.kind, Kind::Count { max: i64::MAX });
         assert_eq!(queue.default.as_deref(), Some("1"));
         assert!(queue.doc.starts_with("Training batches that generation may run ahead"), "{}", queue.doc);
-        assert_eq!(find("algo.importance").kind, Kind::Choice(vec!["sampled".into(), "none".into()]));
+        assert_eq!(find("algo.importance").kind, Kind::Choice(vec!["sampled".into(), "old".into()]));
         assert!(find("algo.importance").doc.starts_with("What a token's probability is compared with"));
         assert_eq!(find("optim.schedule").default.as_deref(), Some("constant"));
         assert_eq!(

@@ -1,6 +1,7 @@
 //! What can be wrong with settings that needs no I/O to see.
 
 mod access;
+mod algo;
 
 use super::*;
 use std::collections::BTreeSet;
@@ -53,15 +54,12 @@ impl TrainSettings {
     /// Invariant: tokens of older weights are trained only with a correction for their age.
     fn check_policy_version(&self, found: &mut Found) {
         let on_policy = self.train.sync || self.train.async_queue_size == 0;
-        if self.algo.importance == Importance::None && !(on_policy && self.train.steps_per_batch == 1) {
-            let why = if on_policy {
-                format!("train.steps_per_batch {}", self.train.steps_per_batch)
-            } else {
-                format!("train.async_queue_size {}", self.train.async_queue_size)
-            };
+        let is_corrected = self.algo.correction.level != CorrectionLevel::Off;
+        if self.algo.importance == Importance::Old && !on_policy && !is_corrected {
             let sentence = format!(
-                "is none, but with {why} tokens of older weights are trained, which needs a correction: use \
-                 algo.importance sampled, or train.sync with train.steps_per_batch 1"
+                "is old, but with train.async_queue_size {} tokens of older weights are trained, which needs a \
+                 correction: set algo.correction.level, or use algo.importance sampled, or train.sync",
+                self.train.async_queue_size
             );
             say(found, "algo.importance", sentence);
         }
@@ -227,23 +225,14 @@ impl Generator {
     }
 }
 
-impl Algo {
-    fn check(&self, found: &mut Found) {
-        name(found, "algo.estimator", &self.estimator);
-        rate(found, "algo.gamma", self.gamma.into());
-        rate(found, "algo.lambda", self.lambda.into());
-        for (key, clip) in [("algo.clip_low", self.clip_low), ("algo.clip_high", self.clip_high)] {
-            number(found, key, clip, |c| c > 0.0 && c < 1.0, "between 0 and 1, both excluded");
-        }
-    }
-}
-
 impl Train {
     fn check(&self, found: &mut Found) {
         count(found, "train.steps_per_batch", self.steps_per_batch as u64);
         count(found, "train.max_tokens_per_rank", self.max_tokens_per_rank as u64);
         maybe_count(found, "train.max_steps", self.max_steps);
-        number(found, "train.max_logprob_gap", self.max_logprob_gap, |g| g > 0.0, "above 0");
+        if let Some(gap) = self.max_logprob_gap {
+            number(found, "train.max_logprob_gap", gap, |g| g > 0.0, "above 0");
+        }
         maybe_count(found, "train.eval_every", self.eval_every);
     }
 }

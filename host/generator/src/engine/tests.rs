@@ -4,6 +4,7 @@
 use super::*;
 use molt_core::ids::Token;
 use molt_core::sampling::{Finish, Sampling};
+use molt_core::settings::Compute;
 use molt_core::trajectory::{Routing, Segment};
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -65,9 +66,12 @@ impl Gaps {
         self.0.push((logprob - expected).abs());
     }
 
+    fn worst_and_mean(&self) -> (f32, f32) {
+        (self.0.iter().copied().fold(0.0, f32::max), self.0.iter().sum::<f32>() / self.0.len() as f32)
+    }
+
     fn check(&self, at_least: usize) {
-        let worst = self.0.iter().copied().fold(0.0, f32::max);
-        let mean = self.0.iter().sum::<f32>() / self.0.len() as f32;
+        let (worst, mean) = self.worst_and_mean();
         assert!(self.0.len() >= at_least && worst < 5e-5 && mean < 5e-6, "{} {worst} {mean}", self.0.len());
     }
 }
@@ -98,7 +102,30 @@ async fn greedy_text_is_the_published_one() {
 
 #[tokio::test]
 async fn logprobs_are_those_of_a_forward_pass_without_a_cache() {
-    let (engine, decoder) = (engine(), Decoder::load(&dir()).unwrap());
+    gaps(engine(), &Decoder::load(&dir()).unwrap()).await.check(16 * 20);
+}
+
+/// The same function in bfloat16, whose roundings the cache and the company of other sequences change: measured 0.03 in
+/// the mean and 0.32 at most, whatever the weights.
+#[tokio::test]
+async fn logprobs_in_bfloat16_are_those_of_a_forward_pass_in_bfloat16() {
+    let decoder = || Decoder::load(&dir()).unwrap().in_numbers(Compute::Bfloat16);
+    let settings = settings::Generator { max_sequences: 32, prefill_tokens: 256 };
+    let engine = Engine::start(decoder(), tokenizer(), WeightVersion(3), &settings, CONTEXT);
+    let mut trained = decoder();
+    for version in 4..6 {
+        let own = gaps(engine.clone(), &trained).await;
+        let (worst, mean) = own.worst_and_mean();
+        assert!(own.0.len() >= 16 * 20 && worst < 0.6 && mean < 0.05, "{worst} {mean}");
+        // The weights of a step come in float32.
+        trained.load_parameters(&other_weights()).unwrap();
+        let update = WeightUpdate { version: WeightVersion(version), parameters: other_weights() };
+        engine.load_weights(update).await.unwrap();
+    }
+}
+
+/// Those of sixteen sequences that are sampled together, by the forward pass of `decoder`.
+async fn gaps(engine: Engine, decoder: &Decoder) -> Gaps {
     let mut all = tokio::task::JoinSet::new();
     for seed in 0..16u64 {
         let temperature = [1.0, 0.7, 1.3][seed as usize % 3];
@@ -112,14 +139,14 @@ async fn logprobs_are_those_of_a_forward_pass_without_a_cache() {
     let mut gaps = Gaps::default();
     while let Some(done) = all.join_next().await {
         let (prompt, temperature, generation) = done.unwrap();
-        let expected = reference(&decoder, &prompt, &tokens(&generation), temperature);
+        let expected = reference(decoder, &prompt, &tokens(&generation), temperature);
         generation
             .sampled
             .iter()
             .zip(expected)
             .for_each(|(sampled, expected)| gaps.add(sampled.logprob, expected));
     }
-    gaps.check(16 * 20);
+    gaps
 }
 
 #[tokio::test]
@@ -381,7 +408,7 @@ fn moe_engine() -> Engine {
 /// The experts of all tokens but the last by one pass, of which `recorded` may decide some.
 fn experts(decoder: &Decoder, prompt: &[Token], sampled: &[Token], recorded: Option<&Routing>) -> Vec<u16> {
     let all: Vec<i64> = prompt.iter().chain(sampled).map(|t| i64::from(*t)).collect();
-    let (mut cache, length) = (KvCache::new(decoder.config(), 1), all.len() - 1);
+    let (mut cache, length) = (KvCache::new(decoder, 1), all.len() - 1);
     let recorded = decoder.config().experts.as_ref().unwrap().recorded(&[(recorded, length)]);
     let ids = Tensor::from_slice(&all[..length]).unsqueeze(0);
     let _ = decoder.hidden_cached(&ids, &mut cache, 0..1, &[0], recorded.as_ref());

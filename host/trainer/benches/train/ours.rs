@@ -33,7 +33,7 @@ pub(crate) fn run(model: &Path, work: &Work) {
     let end = |sent| println!("{}", json!(End { base, peak: resident("VmHWM:"), sent }));
     if env.rank > 0 {
         let ranks = ranks.expect("more than one");
-        Learner::follow(weights, ranks, &optim, layout, 1.0, None).expect("a whole run");
+        Learner::follow(weights, ranks, &optim, layout, 1.0).expect("a whole run");
         return end([0, 0]);
     }
     let mut learner = Learner::new(weights, ranks, &optim, u64::MAX, layout, 1.0).expect("a learner");

@@ -5,6 +5,7 @@ use super::tests::{LOSS, alone, decoder, definition, layout, optim, relative_dif
 use super::*;
 use crate::optim::Parameter;
 use std::collections::BTreeMap;
+use tch::Kind;
 
 /// Rank 2 and alpha 6.
 const SCALE: f64 = 3.0;

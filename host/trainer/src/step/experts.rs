@@ -6,9 +6,11 @@ use super::tests::{
 };
 use super::*;
 use crate::optim::Parameter;
+use molt_core::trajectory::Segment;
 use molt_core::trajectory::{Routing, Sampled};
 use molt_model::{Decoder, KvCache, Unit};
 use proptest::prelude::*;
+use tch::Kind;
 
 /// Experts in two of three layers, and more of them than numbers of ranks divide.
 fn decoder(experts: usize, per_token: usize, normalised: bool) -> Decoder {
@@ -226,7 +228,7 @@ fn rollout(decoder: &Decoder, salt: u32, is_recorded: bool) -> (Segment, Vec<f32
             out.push_context(&shape.tokens()[26..30]);
         }
         // Every turn begins with a prefill of all but the last token, which goes where it went before.
-        let mut cache = KvCache::new(decoder.config(), 1);
+        let mut cache = KvCache::new(decoder, 1);
         let known = experts.recorded(&[(out.routing(), range.start - 1)]);
         let feed = |from: usize, to: usize, cache: &mut KvCache, known: Option<&Tensor>| {
             let ids = Tensor::from_slice(&tokens[from..to]).unsqueeze(0);

@@ -1,12 +1,12 @@
 //! The loss of rows that are not learnt: the chain of units, walked forward only.
 
-use super::pass::MicroBatch;
-use super::{Learner, Row, owned};
+use super::pass::{MicroBatch, of_labels};
+use super::{Learner, PolicyRow, Row, Target, owned};
 use crate::error::TrainError;
 use crate::ranks::Order;
 use crate::shards::{Gathering, sums};
+use molt_core::trajectory::Segment;
 use molt_model::{Routed, Unit};
-use tch::Kind;
 
 impl Learner {
     /// The sum of `−log π` over the targets of `rows`, which change nothing.
@@ -16,32 +16,65 @@ impl Learner {
     pub fn loss(&mut self, rows: &[Row<'_>]) -> Result<f64, TrainError> {
         self.order(|| Order::Loss(owned(rows)))?;
         let mut own = 0.0;
-        let mut add = |batch: Option<&MicroBatch>| {
-            own += self.forward(batch)?;
-            Ok(())
-        };
-        let all = self.deal(rows, &mut add).and_then(|()| Ok(sums(self.shards.ranks(), &[own])?[0]));
+        let mut add = |_: &[Target], logprobs: &[f64]| own -= logprobs.iter().sum::<f64>();
+        let mut each = |batch: Option<&MicroBatch>| self.forward(batch, &mut add);
+        let all = self.deal(rows, &mut each).and_then(|()| Ok(sums(self.shards.ranks(), &[own])?[0]));
         all.map_err(|error| self.explained(error))
     }
 
-    /// One forward pass, in which every rank takes part also without a micro-batch.
-    fn forward(&self, batch: Option<&MicroBatch>) -> Result<f64, TrainError> {
+    /// The log-probability of every action token of `segments`, which change nothing.
+    ///
+    /// # Errors
+    /// If a rank is lost.
+    pub fn logprobs(&mut self, segments: &[&Segment]) -> Result<Vec<Vec<f32>>, TrainError> {
+        self.order(|| Order::Logprobs(segments.iter().map(|&segment| segment.clone()).collect()))?;
+        let layout: Vec<Row<'_>> = segments.iter().map(|segment| PolicyRow::layout(segment)).collect();
+        let all = self.log_probabilities(&layout).map_err(|error| self.explained(error))?;
+        Ok(all.iter().map(|row| row.iter().map(|&logprob| logprob as f32).collect()).collect())
+    }
+
+    /// The log-probability of every target of every row.
+    pub(super) fn log_probabilities(&self, rows: &[Row<'_>]) -> Result<Vec<Vec<f64>>, TrainError> {
+        let ends = rows.iter().scan(0, |end, row| {
+            *end += row.targets.len();
+            Some(*end)
+        });
+        let begins: Vec<usize> = std::iter::once(0).chain(ends).collect();
+        let mut own = vec![0.0; begins[rows.len()]];
+        let mut put = |targets: &[Target], logprobs: &[f64]| {
+            for (target, &logprob) in targets.iter().zip(logprobs) {
+                own[begins[target.row] + target.nth] = logprob;
+            }
+        };
+        self.deal(rows, &mut |batch| self.forward(batch, &mut put))?;
+        // Each target is on one rank, and 0 on the others.
+        let all = sums(self.shards.ranks(), &own)?;
+        Ok(begins.windows(2).map(|ends| all[ends[0]..ends[1]].to_vec()).collect())
+    }
+
+    /// One forward pass, in which every rank takes part also without a micro-batch; `each` gets targets and their
+    /// log-probabilities.
+    fn forward(
+        &self,
+        batch: Option<&MicroBatch>,
+        each: &mut impl FnMut(&[Target], &[f64]),
+    ) -> Result<(), TrainError> {
         let _no_grad = tch::no_grad_guard();
         let (head, x) = self.layers(batch, &mut |_, _| ())?;
         let mut parameters = head.wait()?;
         if self.network.config().tie_word_embeddings {
             parameters.extend(self.shards.gather(Unit::Embedding)?.wait()?);
         }
-        let Some((hidden, batch)) = x.zip(batch) else { return Ok(0.0) };
+        let Some((hidden, batch)) = x.zip(batch) else { return Ok(()) };
         let normed = self.network.norm(&parameters[0], &hidden.flatten(0, 1).index_select(0, &batch.places));
-        let chunk = self.layout.logit_rows as i64;
-        let parts = normed.split(chunk, 0).into_iter().zip(batch.labels.split(chunk, 0));
-        let of = |(normed, labels): (tch::Tensor, tch::Tensor)| {
-            let logits = self.network.logits(&parameters[1], &normed) / self.temperature;
-            let logprobs = logits.log_softmax(-1, None).gather(1, &labels, false);
-            -logprobs.sum(Kind::Double).double_value(&[])
-        };
-        Ok(parts.map(of).sum())
+        let head = self.network.head(&parameters[1]);
+        let chunk = self.layout.logit_rows;
+        let parts = normed.split(chunk as i64, 0).into_iter().zip(batch.labels.split(chunk as i64, 0));
+        for (targets, (normed, labels)) in batch.targets.chunks(chunk).zip(parts) {
+            let logits = self.network.logits(&head, &normed) / self.temperature;
+            each(targets, &of_labels(&logits.log_softmax(-1, None), &labels));
+        }
+        Ok(())
     }
 
     /// The hidden states `[1, n, d]` after the last layer, without a graph; `seen` gets how every layer with experts

@@ -4,14 +4,17 @@ use super::experts::routing;
 use super::ranks::{assert_same_end, flat, twenty_steps, with_store};
 use super::tests::{LOSS, alone, converted, gradient, layout, optim, relative_difference, rows, segment};
 use super::*;
+use crate::loss::tests::losses;
 use crate::mesh::Mesh;
+use molt_core::trajectory::Segment;
 use molt_model::{Cut, Decoder};
 use proptest::prelude::*;
 use std::time::Duration;
+use tch::Kind;
 
 /// Sizes of a model of three layers, of which the second is dense, and the others too without experts.
 #[derive(Debug, Clone, Copy)]
-struct Sizes {
+pub(super) struct Sizes {
     hidden: usize,
     head_dim: usize,
     kv_heads: usize,
@@ -22,12 +25,12 @@ struct Sizes {
     is_tied: bool,
 }
 
-const MIXTURE: Sizes =
+pub(super) const MIXTURE: Sizes =
     Sizes { hidden: 14, head_dim: 6, kv_heads: 2, groups: 2, ffn: 10, experts: 4, is_tied: true };
 const DENSE: Sizes = Sizes { experts: 0, kv_heads: 4, groups: 1, is_tied: false, ..MIXTURE };
 
 impl Sizes {
-    fn decoder(self) -> Decoder {
+    pub(super) fn decoder(self) -> Decoder {
         let Self { hidden, head_dim, kv_heads, groups, ffn, experts, is_tied } = self;
         let (kind, heads) = (if experts > 0 { "qwen3_moe" } else { "qwen3" }, kv_heads * groups);
         let mixture = match experts {
@@ -52,7 +55,7 @@ impl Sizes {
 }
 
 /// Ranks, and how many of them share heads, rows and experts.
-const fn mesh(ranks: usize, tensor: usize, context: usize, expert: usize) -> Mesh {
+pub(super) const fn mesh(ranks: usize, tensor: usize, context: usize, expert: usize) -> Mesh {
     Mesh { ranks, tensor, context, expert }
 }
 
@@ -90,7 +93,7 @@ fn divided(mesh: Mesh, config: &Config) -> Result<Mesh, TrainError> {
 }
 
 /// Runs `body` as every rank of a mesh, each on a thread of its own.
-fn meshed<T: Send>(mesh: Mesh, body: impl Fn(Groups) -> T + Sync) -> Vec<T> {
+pub(super) fn meshed<T: Send>(mesh: Mesh, body: impl Fn(Groups) -> T + Sync) -> Vec<T> {
     with_store(mesh.ranks, |store, all| {
         let join =
             |name: &str, place| Group::gloo(store, name, place, (None, true), Duration::from_secs(120));
@@ -98,12 +101,18 @@ fn meshed<T: Send>(mesh: Mesh, body: impl Fn(Groups) -> T + Sync) -> Vec<T> {
     })
 }
 
-fn part(weights: impl Into<Weights>, groups: Groups, optim: &Optim, layout: Layout) -> Learner {
+pub(super) fn part(weights: impl Into<Weights>, groups: Groups, optim: &Optim, layout: Layout) -> Learner {
     Learner::part(weights.into(), Some(groups), optim, 20, layout, 0.7).expect("settings that fit")
 }
 
 /// What this learner holds and trains of a whole gradient, as [`gradient`] orders both.
 fn own(learner: &Learner, decoder: Decoder, whole: &[f64]) -> Vec<f64> {
+    by_parameter(learner, decoder, whole).into_iter().flat_map(|(_, held, _)| held).collect()
+}
+
+/// Of each parameter that this learner trains: its name, what is held of it of a whole gradient, and the largest
+/// element of all of it.
+fn by_parameter(learner: &Learner, decoder: Decoder, whole: &[f64]) -> Vec<(String, Vec<f64>, f64)> {
     let (rank, mesh) = learner.shards.place();
     let trained: Vec<String> =
         learner.shards.parameters(&learner.network).into_iter().map(|parameter| parameter.name).collect();
@@ -113,12 +122,14 @@ fn own(learner: &Learner, decoder: Decoder, whole: &[f64]) -> Vec<f64> {
         let shape = shapes[&name].size();
         let elements = shape.iter().product::<i64>() as usize;
         let mut held = Tensor::from_slice(&whole[start..start + elements]).view(shape.as_slice());
+        let largest = held.abs().max().double_value(&[]);
         start += elements;
         for (dim, range) in mesh.held(rank, Cut::of(&name), &shape).0.into_iter().enumerate() {
             held = held.narrow(dim as i64, range.start, range.end - range.start);
         }
         if trained.contains(&name) {
-            own.extend(Vec::<f64>::try_from(held.reshape([-1])).expect("float64"));
+            let held = Vec::<f64>::try_from(held.reshape([-1])).expect("float64");
+            own.push((name, held, largest));
         }
     }
     own
@@ -149,13 +160,14 @@ proptest! {
     #![proptest_config(super::tests::config(40))]
 
     /// In float64 nothing is left of how ranks divide the work but rounding: loss, counts, and what each holds of the
-    /// gradient. Streams rarely divide by the parts of a sequence, parameters rarely by the ranks that hold them, and
+    /// gradient, whatever the loss. Streams rarely divide by the parts of a sequence, parameters rarely by the ranks that
+    /// hold them, and
     /// there may be fewer rows than teams. Some rollouts say where their tokens went.
     #[test]
     fn the_gradient_is_that_of_one_process(
         (at, [hidden, head_dim, kv_heads, groups, ffn, experts], is_tied) in sizes(),
         shapes in super::tests::shapes(), budget in 1_usize..120, keep_layers in 0_usize..4,
-        patterns in prop::sample::select(FROZEN.to_vec()), router_aux_coef in prop_oneof![Just(0.0), 0.01..1.0],
+        loss in losses(), patterns in prop::sample::select(FROZEN.to_vec()), router_aux_coef in prop_oneof![Just(0.0), 0.01..1.0],
     ) {
         let mesh = MESHES[at];
         let experts = if mesh.expert > 1 { mesh.expert * experts.max(1) } else { experts * 2 };
@@ -177,14 +189,14 @@ proptest! {
         }
         let mut one = alone(sizes.double(), layout(100_000));
         one.router_aux_coef = router_aux_coef;
-        let expected = one.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
+        let expected = one.policy_gradient(&rows(&segments), &loss).expect("a gradient");
         let whole = gradient(&one);
         let layout = Layout { keep_layers, ..layout(budget) };
         let settings = frozen(patterns, &one.network);
         let found = meshed(mesh, |groups| {
             let mut learner = part(sizes.double(), groups, &settings, layout);
             learner.router_aux_coef = router_aux_coef;
-            let sums = learner.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
+            let sums = learner.policy_gradient(&rows(&segments), &loss).expect("a gradient");
             (sums, relative_difference(&gradient(&learner), &own(&learner, sizes.double(), &whole)))
         });
         for (sums, difference) in found {
@@ -193,6 +205,139 @@ proptest! {
             prop_assert!((sums.balance - expected.balance).abs() <= 1e-12);
             prop_assert!((sums.gap_max - expected.gap_max).abs() <= 1e-12);
             prop_assert!(difference <= 1e-10, "{:?}: gradients differ by {:e}", mesh, difference);
+        }
+    }
+}
+
+/// In float32, element by element: each is that of one process to 1e-5 of the largest of its parameter, with any number
+/// of ranks and in any of the meshes of two and four.
+#[test]
+fn every_element_of_a_gradient_is_that_of_one_process() {
+    let segments: Vec<_> = (0..7).map(|n| segment(n, [3 + n, 4, n % 3, 5])).collect();
+    let plain = [2, 3, 4].map(|ranks| mesh(ranks, 1, 1, 1));
+    for sizes in [MIXTURE, DENSE] {
+        let one = alone(sizes.decoder(), layout(40));
+        one.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
+        let whole = gradient(&one);
+        for &mesh in plain.iter().chain(&MESHES[..10]).filter(|mesh| sizes.experts > 0 || mesh.expert == 1) {
+            let layout = Layout { keep_layers: mesh.ranks % 3, ..layout(60) };
+            let worst = meshed(mesh, |groups| {
+                let learner = part(sizes.decoder(), groups, &optim(), layout);
+                learner.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
+                let found = gradient(&learner);
+                let expected = by_parameter(&learner, sizes.decoder(), &whole);
+                let mut found = found.iter();
+                let furthest = expected.into_iter().map(|(name, expected, largest)| {
+                    let pairs = expected.iter().zip(found.by_ref().take(expected.len()));
+                    let apart = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                    (if largest > 0.0 { apart / largest } else { apart }, name)
+                });
+                furthest.max_by(|a, b| a.0.total_cmp(&b.0)).expect("a parameter")
+            });
+            for (apart, name) in worst {
+                assert!(apart <= 1e-5, "{mesh:?}: {name} is off by {apart:e}");
+            }
+        }
+    }
+}
+
+/// What a step sends, by the formula. Of shards as ever, but a slice is gathered and scattered among those who hold parts
+/// of it. Tensor parallelism gathers the tokens before attention and before a dense network and scatters their sums after,
+/// forward, and the other way round backward; context parallelism gathers keys and values and scatters their gradients.
+/// Experts get the tokens that go to them and send back as many, forward and backward, and before are told how many.
+/// A layer that is computed again sends what is of the forward pass once more.
+#[test]
+fn a_step_sends_what_the_formula_says() {
+    // As many rows as ranks, of twelve tokens that are computed.
+    let segments: Vec<_> = (0..2)
+        .map(|salt| {
+            let (mut segment, advantages) = segment(salt, [6, 7, 0, 0]);
+            segment.record_routing(routing(salt, 0, 12, MIXTURE.experts as u16));
+            (segment, advantages)
+        })
+        .collect();
+    let (tokens, hidden) = (12, MIXTURE.hidden as u64);
+    for mesh in [mesh(2, 2, 1, 1), mesh(2, 1, 2, 1), mesh(2, 1, 1, 2)] {
+        for keep_layers in [3, 1] {
+            let layout = Layout { keep_layers, ..layout(1) };
+            let found = meshed(mesh, |groups| {
+                let learner = part(MIXTURE.decoder(), groups, &optim(), layout);
+                learner.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
+                learner.traffic()
+            });
+            let (network, parameters) = MIXTURE.decoder().into_parts();
+            let slices = |cut| match cut {
+                Cut::Tensor(_) => mesh.tensor as u64,
+                Cut::Expert => mesh.expert as u64,
+                Cut::Whole => 1,
+            };
+            // Elements that are sent to gather or scatter a unit. What two ranks have a slice each of, nobody sends.
+            let sent = |unit: Unit| -> u64 {
+                let of = |name: &String| {
+                    let shape = parameters[name].size();
+                    let holders = 2 / slices(Cut::of(name));
+                    let row: i64 = shape[1..].iter().product();
+                    (holders - 1) * (shape[0] as u64).div_ceil(2) * row as u64
+                };
+                network.names(unit).iter().map(of).sum()
+            };
+            // Those that share rows take them one after the other.
+            let rounds = if mesh.expert == 2 { 1 } else { 2 };
+            let again = 3 - keep_layers;
+            let gathered: u64 = network.units().into_iter().map(sent).sum::<u64>()
+                + sent(Unit::Embedding)
+                + (0..again).map(|layer| sent(Unit::Layer(layer))).sum::<u64>();
+            let scattered: u64 = network.units().into_iter().map(sent).sum();
+            // By layer: forward and again, and backward. Of the three the second is dense.
+            let dense = |layers: std::ops::Range<usize>| layers.filter(|&layer| layer == 1).count() as u64;
+            let (forward, backward) = (3 + again as u64, 3);
+            let part = tokens / 2 * hidden;
+            let key_values = tokens / 2 * 2 * (MIXTURE.kv_heads * MIXTURE.head_dim) as u64;
+            let (more_gathered, more_scattered) = if mesh.tensor == 2 {
+                let forward = part * (forward + dense(0..3) + dense(0..again));
+                let backward = part * (backward + dense(0..3));
+                (forward + backward, forward + backward)
+            } else if mesh.context == 2 {
+                (key_values * forward, key_values * backward)
+            } else {
+                (0, 0)
+            };
+            for traffic in &found {
+                assert_eq!(
+                    traffic.all_gather,
+                    4 * rounds * (gathered + more_gathered),
+                    "{mesh:?} {keep_layers}"
+                );
+                assert_eq!(
+                    traffic.reduce_scatter,
+                    4 * rounds * (scattered + more_scattered),
+                    "{mesh:?} {keep_layers}"
+                );
+            }
+            let all_to_all: u64 = found.iter().map(|traffic| traffic.all_to_all).sum();
+            let expected = if mesh.expert == 2 {
+                let (forward, backward) = (forward - dense(0..3) - dense(0..again), backward - dense(0..3));
+                // In each layer with experts, how many tokens of a rank go to experts of the other.
+                let away = |layer: usize, rank: usize| -> u64 {
+                    let routing = segments[rank].0.routing().expect("recorded");
+                    let of = |experts: &[u16]| {
+                        experts[2 * layer..][..2].iter().filter(|&&e| usize::from(e) / 2 != rank).count()
+                    };
+                    routing.records().map(of).sum::<usize>() as u64
+                };
+                assert_eq!((forward, backward), (2 + u64::from(again > 0), 2));
+                let again = usize::from(again > 0);
+                let pairs: u64 = (0..2)
+                    .map(|layer| {
+                        let passes = if layer < again { 6 } else { 4 };
+                        passes * (away(layer, 0) + away(layer, 1))
+                    })
+                    .sum();
+                4 * hidden * pairs + 2 * 8 * 2 * forward
+            } else {
+                0
+            };
+            assert_eq!(all_to_all, expected, "{mesh:?} {keep_layers}");
         }
     }
 }

@@ -9,7 +9,7 @@ use molt_core::microbatch::micro_batches;
 use molt_core::trajectory::Routing;
 use molt_model::{Network, Sequences, Unit};
 use molt_torch::vjp;
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 /// Rows that go through the model together, one after the other in a stream of tokens without padding: this rank's part
 /// of the stream.
@@ -20,12 +20,32 @@ pub(super) struct MicroBatch {
     pub(super) sequences: Sequences,
     /// `[1, n, 1]`: 1 for a token of a row, and 0 for what makes the parts of a stream equal.
     pub(super) real: Tensor,
-    targets: Vec<Target>,
+    pub(super) targets: Vec<Target>,
     /// Of each of these `m` targets, the place in `n` of the token before it, and `[m, 1]` its own id.
     pub(super) places: Tensor,
     pub(super) labels: Tensor,
     /// Where tokens are to go, as [`molt_model::Experts::recorded`] makes it.
     recorded: Option<Tensor>,
+}
+
+/// What the model says of some targets.
+pub(super) struct Seen {
+    pub(super) logprobs: Vec<f64>,
+    /// Of the distributions that they were drawn from; empty if they are not needed.
+    pub(super) entropies: Vec<f64>,
+}
+
+/// How a loss changes with what the model says of some targets.
+pub(super) struct Slopes {
+    pub(super) by_logprob: Vec<f64>,
+    pub(super) by_entropy: Option<Vec<f64>>,
+}
+
+/// A sum over targets, to be differentiated.
+pub(super) struct Objective<'o> {
+    pub(super) needs_entropy: bool,
+    /// Gets each target once over all ranks, however they are split.
+    pub(super) loss: &'o mut dyn FnMut(&[Target], &Seen) -> Slopes,
 }
 
 /// What a layer leaves for the backward pass.
@@ -45,18 +65,16 @@ struct Graph {
 }
 
 impl Learner {
-    /// Runs every row through the model and makes the gradient that of the sum of `loss`. `loss` gets targets and
-    /// their log-probabilities, shape `[n]`, each target once over all ranks, and returns a scalar: their share of
-    /// a sum over all targets, however they are split. The load-balancing loss is added, and its value before the
-    /// coefficient comes back; 0 without one.
+    /// Runs every row through the model and makes the gradient that of the objective. The load-balancing loss is
+    /// added, and its value before the coefficient comes back; 0 without one.
     pub(super) fn gradient(
         &self,
         rows: &[Row<'_>],
-        mut loss: impl FnMut(&[Target], &Tensor) -> Tensor,
+        objective: &mut Objective<'_>,
     ) -> Result<f64, TrainError> {
         let balance = self.balance(rows)?;
         self.shards.begin_gradient();
-        self.deal(rows, &mut |batch| self.pass(batch, balance.as_ref(), &mut loss))?;
+        self.deal(rows, &mut |batch| self.pass(batch, balance.as_ref(), objective))?;
         self.shards.end_gradient();
         Ok(balance.map_or(0.0, |balance| balance.mean))
     }
@@ -100,7 +118,7 @@ impl Learner {
         &self,
         batch: Option<&MicroBatch>,
         balance: Option<&Balance>,
-        loss: &mut impl FnMut(&[Target], &Tensor) -> Tensor,
+        objective: &mut Objective<'_>,
     ) -> Result<(), TrainError> {
         let layers = self.network.config().num_hidden_layers;
         let learns = |unit: Unit| self.shards.trained(unit).any(|is_trained| is_trained);
@@ -139,7 +157,7 @@ impl Learner {
         }
 
         let mut scatters = Scatters { shards: &self.shards, last: None };
-        let (mut g, by_head) = self.head(next, x.zip(batch), &mut scatters, loss)?.unzip();
+        let (mut g, by_head) = self.head(next, x.zip(batch), &mut scatters, objective)?.unzip();
 
         let again = |layer: Option<usize>| {
             layer
@@ -180,6 +198,7 @@ impl Learner {
         }
         // A tied embedding has both gradients in one tensor, which is sent once.
         let learnt = batch.zip(g).filter(|_| learns(Unit::Embedding));
+        let learnt = learnt.map(|(batch, gradient)| (batch, wide(&gradient)));
         let embedding = learnt.map(|(batch, gradient)| match by_head.flatten() {
             Some(mut sum) => sum.index_add_(0, &batch.ids.flatten(0, -1), &gradient.flatten(0, 1)),
             None => {
@@ -224,7 +243,7 @@ impl Learner {
         unit: Gathering<'s>,
         batch: Option<(Tensor, &MicroBatch)>,
         scatters: &mut Scatters<'s>,
-        loss: &mut impl FnMut(&[Target], &Tensor) -> Tensor,
+        objective: &mut Objective<'_>,
     ) -> Result<Option<(Tensor, Option<Tensor>)>, TrainError> {
         let is_tied = self.network.config().tie_word_embeddings;
         let mut parameters = self.leaves(Unit::Head, unit.wait()?);
@@ -240,8 +259,8 @@ impl Learner {
         let [norm, head] = [&parameters[0], &parameters[1]];
         let input = leaf(&flat.index_select(0, &batch.places));
         let normed = self.network.norm(norm, &input);
-        let (by_normed, mut by_head) = self.logits(&normed.detach(), head, batch, loss)?;
-        let mut found = partial(&[&normed], &[&input, norm], &[&by_normed])?;
+        let (by_normed, mut by_head) = self.logits(&normed.detach(), head, batch, objective)?;
+        let mut found = partial(&[&normed], &[&input, norm], &[&by_normed.to_kind(normed.kind())])?;
         drop(parameters);
         let by_norm = found.pop().flatten();
         let by_input = found.pop().flatten().unwrap_or_else(|| input.zeros_like());
@@ -253,35 +272,68 @@ impl Learner {
 
     /// The gradients of the loss by the normed states `[m, d]` of the targets and by the head.
     ///
-    /// Chunk by chunk, so that few logits are alive, and by hand, as autograd would keep five tensors of their size:
-    /// the derivative of a log-probability by the logits is 1 at its token, less the softmax.
-    fn logits(
+    /// Chunk by chunk, so that few logits are alive, and by hand, as autograd would keep five tensors of their size.
+    /// Of the logits over the temperature, with the softmax p: the derivative of a log-probability is 1 at its token,
+    /// less p, and that of the entropy H is −p (log p + H).
+    pub(super) fn logits(
         &self,
         normed: &Tensor,
         head: &Tensor,
         batch: &MicroBatch,
-        loss: &mut impl FnMut(&[Target], &Tensor) -> Tensor,
+        objective: &mut Objective<'_>,
     ) -> Result<(Tensor, Option<Tensor>), TrainError> {
+        let _no_grad = tch::no_grad_guard();
         let chunk = self.layout.logit_rows;
+        let (learns, head) = (head.requires_grad(), self.network.head(head));
+        let normed = normed.to_kind(head.kind());
         // None of the targets may be in this rank's part of the tokens.
         let (mut parts, mut by_head) = (vec![normed.narrow(0, 0, 0)], None);
         for start in (0..batch.targets.len()).step_by(chunk) {
             let count = chunk.min(batch.targets.len() - start);
             let part = |t: &Tensor| t.narrow(0, start as i64, count as i64);
-            let (input, labels) = (part(normed), part(&batch.labels));
-            let mut logits = tch::no_grad(|| self.network.logits(head, &input));
+            let (input, labels) = (part(&normed), part(&batch.labels));
+            let mut logits = self.network.logits(&head, &input);
             if self.temperature != 1.0 {
                 let _ = logits.g_div_scalar_(self.temperature);
             }
             let mut logprobs = logits.log_softmax(-1, None);
             drop(logits);
-            let own = leaf(&logprobs.gather(1, &labels, false).squeeze_dim(1));
-            let value = loss(&batch.targets[start..start + count], &own);
-            let found = vjp(&[&value], &[&own], &[&value.ones_like()])?.pop().flatten();
-            let by_own = (found.unwrap_or_else(|| own.zeros_like()) / self.temperature).unsqueeze(1);
-            let by_logits = logprobs.exp_().g_mul_(&by_own.neg()).scatter_add_(1, &labels, &by_own);
-            tch::no_grad(|| parts.push(by_logits.matmul(head)));
-            if head.requires_grad() {
+            let of_targets = of_labels(&logprobs, &labels);
+            let (mut softmax, products) = match objective.needs_entropy {
+                false => (logprobs.exp_(), None),
+                true => {
+                    let softmax = logprobs.exp();
+                    let products = logprobs.g_mul_(&softmax);
+                    (softmax, Some(products))
+                }
+            };
+            let entropies = products.as_ref().map(|products| -products.sum_dim_intlist(-1, true, None));
+            let seen = Seen {
+                logprobs: of_targets,
+                entropies: entropies
+                    .as_ref()
+                    .map(|entropies| numbers(&entropies.squeeze_dim(1)))
+                    .unwrap_or_default(),
+            };
+            let Slopes { by_logprob, by_entropy } =
+                (objective.loss)(&batch.targets[start..start + count], &seen);
+            let column = |values: &[f64]| {
+                (Tensor::from_slice(values) / self.temperature).to_kind(normed.kind()).unsqueeze(1)
+            };
+            let by_own = column(&by_logprob);
+            let mut by_softmax = by_own.neg();
+            let by_entropy =
+                by_entropy.zip(products.zip(entropies)).map(|(by_entropy, (mut products, entropies))| {
+                    let by_entropy = column(&by_entropy);
+                    by_softmax -= &by_entropy * entropies;
+                    products.g_mul_(&by_entropy)
+                });
+            let mut by_logits = softmax.g_mul_(&by_softmax).scatter_add_(1, &labels, &by_own);
+            if let Some(by_entropy) = by_entropy {
+                by_logits -= by_entropy;
+            }
+            parts.push(by_logits.matmul(&head));
+            if learns {
                 by_head = Some(match by_head {
                     None => by_logits.tr().matmul(&input),
                     Some(mut sum) => Tensor::addmm_(&mut sum, &by_logits.tr(), &input),
@@ -292,10 +344,20 @@ impl Learner {
     }
 }
 
+/// The log-probabilities of the labels `[n, 1]` among those of all tokens `[n, V]`.
+pub(super) fn of_labels(logprobs: &Tensor, labels: &Tensor) -> Vec<f64> {
+    numbers(&logprobs.gather(1, labels, false).squeeze_dim(1))
+}
+
+/// A vector, exactly.
+fn numbers(vector: &Tensor) -> Vec<f64> {
+    Vec::try_from(vector.to_kind(Kind::Double)).expect("a vector of float64")
+}
+
 impl MicroBatch {
     /// This rank's part of the rows of `batch`. At the end of the stream may be a few tokens that belong to no row, so
     /// that the parts are equal, and not empty.
-    fn new(
+    pub(super) fn new(
         rows: &[Row<'_>],
         lengths: &[usize],
         batch: &[usize],
@@ -361,6 +423,11 @@ impl Scatters<'_> {
     fn finish(self) -> Result<(), TrainError> {
         self.last.map_or(Ok(()), Scattering::wait)
     }
+}
+
+/// For sums over tokens: float32 at least.
+fn wide(tensor: &Tensor) -> Tensor {
+    if tensor.kind() == Kind::BFloat16 { tensor.to_kind(Kind::Float) } else { tensor.shallow_clone() }
 }
 
 /// The same values as a leaf of a new graph.

@@ -6,11 +6,12 @@ use super::tests::{
     segment,
 };
 use super::*;
-use molt_core::settings::OptimKind;
+use molt_core::settings::{Compute, OptimKind};
 use molt_model::{Decoder, Unit};
 use molt_torch::Store;
 use proptest::prelude::*;
 use std::time::Duration;
+use tch::Kind;
 
 /// Runs `body` as every rank of a group, each on a thread of its own, and gives back what each returns.
 pub(crate) fn ranks<T: Send>(size: usize, body: impl Fn(Group) -> T + Sync) -> Vec<T> {
@@ -216,18 +217,27 @@ fn every_rank_reads_its_rows_of_the_files() {
 /// What a step sends, by the formula: each forward pass gathers every unit once, a layer that is computed again
 /// once more, a tied embedding for the logits too; each backward pass scatters every unit once. Each gather sends
 /// `(n - 1)` times a rank's own part. What is frozen is not scattered, and a layer that has nothing trained at or
-/// below it is not computed again.
+/// below it is not computed again. A parameter that is gathered in bfloat16 takes 2 bytes, its gradient 4 as ever.
 #[test]
 fn a_step_sends_what_the_formula_says() {
     let segments: Vec<_> = (0..5).map(|n| segment(n, [4, 5, 0, 0])).collect();
     let none: &[&str] = &[];
     let bottom: &[&str] = &["embed_tokens", "layers.0.", "layers.1.mlp"];
-    for (size, keep_layers, frozen) in
-        [(2, 2, none), (2, 0, none), (3, 1, none), (4, 0, none), (3, 0, bottom), (2, 1, bottom)]
-    {
+    let (float32, bfloat16) = (Compute::Float32, Compute::Bfloat16);
+    for (size, keep_layers, frozen, compute) in [
+        (2, 2, none, float32),
+        (2, 0, none, float32),
+        (3, 1, none, float32),
+        (4, 0, none, float32),
+        (3, 0, bottom, float32),
+        (2, 1, bottom, float32),
+        (2, 2, none, bfloat16),
+        (3, 0, bottom, bfloat16),
+    ] {
         let layout = Layout { keep_layers, ..layout(1) };
         let traffic = ranks(size, |group| {
-            let mut learner = part(decoder("0.3"), group, &freeze(frozen), layout);
+            let weights = Weights::from(decoder("0.3")).in_numbers(compute);
+            let mut learner = part(weights, group, &freeze(frozen), layout);
             learner.policy_step(&rows(&segments), &LOSS).expect("a step");
             learner.shards.ranks().expect("ranks").traffic()
         });
@@ -239,8 +249,9 @@ fn a_step_sends_what_the_formula_says() {
                 let row = shape[1..].iter().product::<i64>() as u64;
                 (shape[0] as u64).div_ceil(size as u64) * row
             };
-            4 * network.names(unit).iter().filter(|name| counts(name)).map(of).sum::<u64>()
+            network.names(unit).iter().filter(|name| counts(name)).map(of).sum::<u64>()
         };
+        let gathered_bytes = if compute == bfloat16 { 2 } else { 4 };
         let (others, passes) = (size as u64 - 1, segments.len().div_ceil(size) as u64);
         let layers = network.config().num_hidden_layers;
         let lowest = if frozen.is_empty() { 0 } else { 1 };
@@ -251,8 +262,8 @@ fn a_step_sends_what_the_formula_says() {
         let scattered: u64 =
             network.units().into_iter().map(|unit| part(unit, &|name| !is_frozen(name))).sum();
         for traffic in traffic {
-            assert_eq!(traffic.all_gather, passes * others * (once + again));
-            assert_eq!(traffic.reduce_scatter, passes * others * scattered);
+            assert_eq!(traffic.all_gather, gathered_bytes * passes * others * (once + again));
+            assert_eq!(traffic.reduce_scatter, 4 * passes * others * scattered);
         }
     }
 }

@@ -1,10 +1,14 @@
 use super::*;
+use crate::loss::PolicyLoss;
+use crate::loss::surrogate::Surrogate;
 use crate::optim::Parameter;
-use molt_core::settings::Importance;
+use molt_core::settings::{Aggregation, Importance};
 use molt_core::trajectory::Sampled;
+use molt_core::trajectory::Segment;
 use molt_model::{Config, Decoder};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestCaseError};
+use tch::Kind;
 
 const VOCABULARY: u32 = 61;
 
@@ -60,11 +64,18 @@ pub(super) fn alone(weights: impl Into<Weights>, layout: Layout) -> Learner {
     Learner::part(weights.into(), None, &optim(), 10, layout, 0.7).expect("settings that fit")
 }
 
-pub(super) const LOSS: PolicyLoss =
-    PolicyLoss { importance: Importance::Sampled, clip_low: 0.2, clip_high: 0.3 };
+pub(super) const LOSS: PolicyLoss = PolicyLoss {
+    surrogate: Some(Surrogate::Ppo { low: 0.2, high: 0.3, dual: None }),
+    importance: Importance::Sampled,
+    correction: None,
+    aggregation: Aggregation::TokenMean,
+    max_length: 1.0,
+    entropy_coef: 0.0,
+    kl: None,
+};
 
 /// A rollout of two turns: tokens, log-probabilities and advantages are functions of `salt`.
-pub(super) fn segment(salt: u32, [prompt, first, between, second]: [u32; 4]) -> (Segment, Vec<f32>) {
+pub(crate) fn segment(salt: u32, [prompt, first, between, second]: [u32; 4]) -> (Segment, Vec<f32>) {
     let token = |place: u32| (salt.wrapping_mul(2_654_435_761) ^ place.wrapping_mul(40_503)) % VOCABULARY;
     let context = |from: u32, count: u32| (from..from + count).map(token).collect::<Vec<_>>();
     let turn = |from: u32, count: u32, version| -> Vec<Sampled> {
@@ -83,10 +94,7 @@ pub(super) fn segment(salt: u32, [prompt, first, between, second]: [u32; 4]) -> 
 }
 
 pub(super) fn rows(segments: &[(Segment, Vec<f32>)]) -> Vec<PolicyRow<'_>> {
-    segments
-        .iter()
-        .map(|(segment, advantages)| PolicyRow { segment, advantages: advantages.clone() })
-        .collect()
+    segments.iter().map(|(segment, advantages)| PolicyRow::new(segment, advantages.clone())).collect()
 }
 
 /// All gradients one after another.
@@ -111,7 +119,7 @@ pub(super) fn shapes() -> impl Strategy<Value = Vec<(u32, u32, u32, u32, u32)>> 
 }
 
 /// The same cases in every run, and no file of failures in the source tree.
-pub(super) fn config(cases: u32) -> ProptestConfig {
+pub(crate) fn config(cases: u32) -> ProptestConfig {
     let rng_seed = RngSeed::Fixed(20);
     ProptestConfig { cases, rng_seed, failure_persistence: None, ..ProptestConfig::default() }
 }
@@ -166,11 +174,12 @@ proptest! {
 
 /// The gradient of a weighted sum of the log-probabilities of all targets.
 fn weighted(learner: &Learner, rows: &[Row<'_>], weight: impl Fn(Target) -> f64) -> Vec<f64> {
-    let found = learner.gradient(rows, |targets, logprobs| {
-        let weights: Vec<f64> = targets.iter().map(|target| weight(*target)).collect();
-        (logprobs * Tensor::from_slice(&weights)).sum(Kind::Double)
-    });
-    found.expect("a gradient");
+    let mut loss = |targets: &[Target], _: &Seen| {
+        let by_logprob = targets.iter().map(|target| weight(*target)).collect();
+        Slopes { by_logprob, by_entropy: None }
+    };
+    let mut objective = Objective { needs_entropy: false, loss: &mut loss };
+    learner.gradient(rows, &mut objective).expect("a gradient");
     gradient(learner)
 }
 
@@ -302,25 +311,22 @@ fn the_gap_is_zero_for_our_own_log_probabilities() {
         targets: given.actions().iter().map(|a| a.position).collect(),
         routing: None,
     };
-    let mut logprobs = vec![0.0; 4];
-    let seen = learner.gradient(std::slice::from_ref(&layout), |targets, values| {
-        for (target, value) in targets.iter().zip(Vec::<f32>::try_from(values.detach()).expect("float32")) {
-            logprobs[target.nth] = value;
-        }
-        values.sum(Kind::Float)
-    });
-    seen.expect("a gradient");
+    let logprobs = learner.log_probabilities(std::slice::from_ref(&layout)).expect("logits");
     let mut sampled: Vec<Sampled> = given
         .actions()
         .iter()
-        .zip(&logprobs)
-        .map(|(a, &logprob)| Sampled { token: given.tokens()[a.position], logprob, version: a.version })
+        .zip(&logprobs[0])
+        .map(|(a, &logprob)| Sampled {
+            token: given.tokens()[a.position],
+            logprob: logprob as f32,
+            version: a.version,
+        })
         .collect();
     let context = given.tokens()[..3].to_vec();
     let gap = |sampled: &[Sampled]| {
         let mut segment = Segment::new(context.clone());
         segment.push_turn(0, sampled);
-        let row = PolicyRow { segment: &segment, advantages: vec![1.0; 4] };
+        let row = PolicyRow::new(&segment, vec![1.0; 4]);
         learner.policy_gradient(&[row], &LOSS).expect("a gradient")
     };
     assert!(gap(&sampled).gap_max < 1e-6);

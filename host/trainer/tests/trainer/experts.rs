@@ -59,7 +59,7 @@ fn rollouts_of_several_turns_are_trained_where_they_went() {
     {
         let mut settings = settings(&model, replay_routing);
         settings.train.sync = sync;
-        settings.train.max_logprob_gap = 1e3;
+        settings.train.max_logprob_gap = Some(1e3);
         let prompts = (Prompts { rows: vec![quiz(); 12], skipped: 0 }, None);
         let stop = CancellationToken::new();
         let (result, _) = run(settings, engine(&model), prompts, &dir.path().join(name), &stop);

@@ -2,7 +2,7 @@
 
 use crate::parts::*;
 use molt_core::ids::WeightVersion;
-use molt_core::settings::{BadRow, Generator as GeneratorSettings, Lora, Optim, SftSettings};
+use molt_core::settings::{BadRow, Compute, Generator as GeneratorSettings, Lora, Optim, SftSettings};
 use molt_generator::Engine;
 use molt_model::{Chat, Decoder, Weights};
 use molt_observe::{RunDir, read_metrics};
@@ -38,7 +38,7 @@ fn fine_tune(settings: &SftSettings, dir: &Path) -> (SftSummary, PathBuf) {
     let held_out = held_out.map(|path| conversations::read_file(path, &settings.data, &chat, 128).unwrap());
     let data = sft::Data { sources: &sources, held_out: held_out.as_ref().map(|rows| &rows.rows[..]) };
     let mut run_dir = RunDir::create(dir, "sft").unwrap();
-    let mut weights = Weights::open(&settings.model.path).unwrap();
+    let mut weights = Weights::open(&settings.model.path).unwrap().in_numbers(settings.model.compute);
     if let Some((rank, alpha)) = settings.lora.size() {
         weights = weights.with_adapter(rank, alpha, &settings.lora.targets, settings.run.seed).unwrap();
     }
@@ -90,6 +90,35 @@ fn a_model_learns_a_format_and_then_from_reward() {
     assert_eq!(staleness.clone().count(), 50);
     assert!(staleness.clone().all(|&stale| stale <= 1.0) && staleness.clone().any(|&stale| stale == 1.0));
     assert!(rows.iter().any(|row| row.values.get("train/on_policy_tokens").is_some_and(|&n| n > 0.0)));
+}
+
+/// Layers in bfloat16, in training and decoding: what is sampled is what is trained, to the precision of its numbers.
+#[test]
+fn a_model_learns_in_bfloat16() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(dir.path());
+    write_conversations(&dir.path().join("conversations.jsonl"), "");
+    let mut sft = sft_settings(dir.path(), &model);
+    sft.model.compute = Compute::Bfloat16;
+    let (tuned, sft_dir) = fine_tune(&sft, &dir.path().join("sft"));
+    assert!(tuned.loss_first.unwrap() > 4.0 && tuned.loss_last.unwrap() < 1.7, "{tuned:?}");
+
+    let mut settings = settings(&sft_dir.join("model"));
+    settings.model.compute = Compute::Bfloat16;
+    settings.train.max_steps = Some(25);
+    settings.train.sync = true;
+    settings.optim = Optim { lr: 3e-3, beta2: 0.999, ..Optim::default() };
+    let decoder = Decoder::load(&settings.model.path).unwrap().in_numbers(settings.model.compute);
+    let chat = Chat::load(&settings.model.path, None).unwrap();
+    let generator = GeneratorSettings::default();
+    let engine = Engine::start(decoder, Arc::clone(chat.tokenizer()), WeightVersion(0), &generator, 128);
+    let stop = CancellationToken::new();
+    let prompts = (prompts(200, "7"), Some(prompts(32, "7")));
+    let (result, _) = run(settings, Arc::new(engine), prompts, &dir.path().join("rl"), &stop);
+    let summary = result.unwrap();
+    assert!(summary.reward_last.unwrap() > summary.reward_first.unwrap() + 0.3, "{summary:?}");
+    // All tokens are on-policy; in turns this short the roundings are the same.
+    assert!(summary.logprob_gap_max < 1e-3, "{summary:?}");
 }
 
 /// The base stays, the adapter learns, and both forms of it are there at the end.

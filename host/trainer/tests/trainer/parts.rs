@@ -113,7 +113,7 @@ pub(crate) fn run<G: Generator>(
     let runtime = runtime();
     let estimator = estimator(&settings.algo.estimator);
     let training = Training {
-        weights: Weights::open(&settings.model.path).unwrap(),
+        weights: Weights::open(&settings.model.path).unwrap().in_numbers(settings.model.compute),
         ranks: None,
         driver: Arc::new(driver(&settings, Arc::clone(&generator))),
         prompts: Arc::new(train_on),

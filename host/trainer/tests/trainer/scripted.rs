@@ -54,7 +54,7 @@ impl Generator for Scripted {
 /// A script knows nothing of the model, so its log-probabilities are far from the model's.
 pub(crate) fn far(model: &Path) -> TrainSettings {
     let mut settings = settings(model);
-    settings.train.max_logprob_gap = 1e3;
+    settings.train.max_logprob_gap = Some(1e3);
     settings
 }
 

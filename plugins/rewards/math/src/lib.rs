@@ -1,19 +1,35 @@
 //! 1 if the final answer of the model's last turn equals the label, else 0.
 //!
-//! The last `\boxed{}` is the final answer, and one that never closes is none; without a box it is what follows
-//! the last "answer is" or `####`, or else the last number. Answers are equal if they are the same rational
-//! number or the same text after normalisation. Nothing that the model wrote is evaluated.
+//! The last `\boxed{}` is the final answer, or several that are joined by a word like "and"; one that never closes is
+//! none. Without a box it is what follows the last "answer is" or `####`, or else the last formula or number. What a
+//! model writes between `<think>` and `</think>` is not looked at. Answers are equal if they are the same mathematics,
+//! or the same text after normalisation; see `math-answer`. Nothing that the model wrote is evaluated as code.
+//!
+//! Where public graders contradict each other, the row's column `math` chooses, by words with spaces between them:
+//! * `boxed`: only a box is an answer.
+//! * `ordered`: several answers must come in the label's order. By default they are a set.
+//! * `reduced`: a fraction must be in lowest terms. By default 2/6 is 1/3.
+//! * `percent`: 10% is 0.1 only. By default it is 10 too, as many labels leave the sign out.
+//! * `digits=N`: a decimal with at least N significant digits is what it is rounded from, so with 4, the default, 1.732
+//!   is √3. `exact`: none is.
 
+use math_answer::Choices;
 use molt_plugin::reward::{Reward, Sample, Verdict};
 
 pub struct Math;
 
 impl Reward for Math {
     fn score(sample: Sample) -> Verdict {
-        let Some(label) = sample.task.label else {
+        let Some(label) = &sample.task.label else {
             return Verdict::Infra(format!("row {} has no label to compare with", sample.task.id));
         };
-        Verdict::correct(math_answer::is_right(&sample.completion, &label))
+        let choices = match Choices::parse(sample.task.field("math").unwrap_or("")) {
+            Ok(choices) => choices,
+            Err(why) => {
+                return Verdict::Infra(format!("the column \"math\" of row {}: {why}", sample.task.id));
+            }
+        };
+        Verdict::correct(math_answer::is_right(&sample.completion, label, &choices))
     }
 }
 
@@ -22,8 +38,7 @@ molt_plugin::export_reward!(Math);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use math_answer::equal;
-    use molt_plugin::types::Task;
+    use molt_plugin::types::{Field, Task};
 
     fn score(completion: &str, label: Option<&str>) -> Verdict {
         let label = label.map(str::to_owned);
@@ -40,16 +55,25 @@ mod tests {
         assert!(matches!(score("2", None), Verdict::Infra(why) if why.contains("row 7")));
     }
 
-    /// Pairs that graders in use agree on: gold, answer, 1 if they are equal, source, licence.
     #[test]
-    fn pairs_from_other_graders() {
-        let mut rows = 0;
-        for line in include_str!("../tests/pairs.tsv").lines().skip(1) {
-            let columns: Vec<&str> = line.split('\t').collect();
-            let [gold, answer, expected, source, _licence] = columns[..] else { panic!("row {line:?}") };
-            assert_eq!(equal(answer, gold), expected == "1", "{answer:?} and {gold:?} ({source})");
-            rows += 1;
-        }
-        assert!(rows >= 30, "{rows} rows");
+    fn a_column_chooses_where_graders_differ() {
+        let score = |choices: &str| {
+            let fields = vec![Field { name: "math".into(), value: choices.into() }];
+            let task =
+                Task { id: "7".into(), messages: vec![], label: Some("1/3, 2".into()), fields, seed: 0 };
+            Math::score(Sample {
+                task,
+                messages: vec![],
+                completion: "\\boxed{2, 2/6}".into(),
+                truncated: false,
+            })
+        };
+        assert_eq!(score(""), Verdict::reward(1.0));
+        assert_eq!(score("boxed percent"), Verdict::reward(1.0));
+        assert_eq!(score("ordered"), Verdict::reward(0.0));
+        assert_eq!(score("reduced"), Verdict::reward(0.0));
+        assert!(
+            matches!(score("lenient"), Verdict::Infra(why) if why.contains("row 7") && why.contains("ordered"))
+        );
     }
 }

@@ -1,206 +1,181 @@
-//! Exact rational numbers out of text.
+//! When two expressions are equal.
 
-use crate::natural::Natural;
+use crate::algebra::evaluate;
+use crate::choices::Choices;
+use crate::complex::{Complex, Floats};
+use crate::field::Field;
+use crate::small;
+use crate::value::{Decimal, Expr};
 
-/// A number with more digits than this is compared as text.
-const MAX_DIGITS: usize = 400;
+/// How far floating point may be off, in proportion.
+const NEAR: f64 = 1e-9;
 
-/// ± numerator / denominator, not reduced; the denominator is not zero.
-#[derive(Debug, Clone)]
-pub struct Rational {
-    negative: bool,
-    numerator: Natural,
-    denominator: Natural,
+/// How far it may be off near zero.
+const NEAR_ZERO: f64 = 1e-12;
+
+pub fn equal(a: &Expr, b: &Expr, choices: &Choices) -> bool {
+    let ((a, a_percent), (b, b_percent)) = (without_percent(a), without_percent(b));
+    if a_percent == b_percent {
+        return same(&a, &b, choices);
+    }
+    let (percent, other) = if a_percent { (a, b) } else { (b, a) };
+    (!choices.percent && same(&percent, &other, choices))
+        || same(&Expr::quotient(percent, Expr::integer(100)), &other, choices)
 }
 
-impl PartialEq for Rational {
-    fn eq(&self, other: &Self) -> bool {
-        let zero = self.numerator.is_zero();
-        (zero == other.numerator.is_zero())
-            && (zero || self.negative == other.negative)
-            && self.numerator.times(&other.denominator) == other.numerator.times(&self.denominator)
+/// The number before a percent sign, and whether there was one.
+fn without_percent(expr: &Expr) -> (Expr, bool) {
+    match expr {
+        Expr::Percent(a) => ((**a).clone(), true),
+        Expr::Negative(a) => {
+            let (a, percent) = without_percent(a);
+            (Expr::Negative(a.into()), percent)
+        }
+        _ => (expr.clone(), false),
     }
 }
 
-impl Rational {
-    /// A number that is all of `text`: `-1,234.5`, `3/4`, `\frac{3}{4}`, `-\frac12`, `2\frac12`, `2 1/2`.
-    pub fn parse(text: &str) -> Option<Self> {
-        let (negative, text) = sign(text);
-        let number = Self::unsigned(text)?;
-        Some(Self { negative: negative != number.negative, ..number })
-    }
+/// An angle's number of degrees.
+fn without_degrees(expr: &Expr) -> &Expr {
+    if let Expr::Degrees(a) = expr { a } else { expr }
+}
 
-    fn unsigned(text: &str) -> Option<Self> {
-        if let Some(at) = text.find("\\frac") {
-            let (whole, fraction) = (&text[..at], &text[at + "\\frac".len()..]);
-            let (top, rest) = argument(fraction)?;
-            let (bottom, rest) = argument(rest)?;
-            let fraction = Self::parse(top)?.over(&Self::parse(bottom)?)?;
-            return match (rest, whole) {
-                ("", "") => Some(fraction),
-                ("", whole) if !fraction.negative => Some(fraction.plus_whole(whole)?),
-                _ => None,
-            };
-        }
-        if let Some((whole, fraction)) = text.split_once(' ') {
-            let fraction = fraction.contains('/').then(|| Self::unsigned(fraction)).flatten()?;
-            return if fraction.negative { None } else { fraction.plus_whole(whole) };
-        }
-        if let Some((top, bottom)) = text.split_once('/') {
-            let (negative, bottom) = sign(unwrap(bottom));
-            let ratio = Self::decimal(unwrap(top))?.over(&Self::decimal(bottom)?)?;
-            return Some(Self { negative, ..ratio });
-        }
-        Self::decimal(text)
+fn same(a: &Expr, b: &Expr, choices: &Choices) -> bool {
+    let (bare_a, bare_b) = (without_degrees(a), without_degrees(b));
+    if choices.reduced
+        && let (Some(a), Some(b)) = (fraction(bare_a), fraction(bare_b))
+    {
+        return a == b;
     }
+    if let (Some(a), Some(b)) = (digits(bare_a), digits(bare_b)) {
+        return a == b;
+    }
+    are_one(bare_a, bare_b)
+        || (bare_a != a || bare_b != b) && are_one(a, b)
+        || is_rounded(bare_a, bare_b, choices)
+        || is_rounded(bare_b, bare_a, choices)
+}
 
-    /// Digits with an optional point, and commas between groups of three before it.
-    fn decimal(text: &str) -> Option<Self> {
-        let (whole, part) = text.split_once('.').unwrap_or((text, ""));
-        let whole = ungroup(whole)?;
-        let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-        let digits = whole + part;
-        if digits.is_empty() || digits.len() > MAX_DIGITS || !is_digits(&digits) {
+/// Numerator and denominator as they are written.
+fn fraction(expr: &Expr) -> Option<(i128, i128)> {
+    match expr {
+        Expr::Negative(a) => fraction(a).map(|(above, below)| (-above, below)),
+        Expr::Quotient(a, b) => match (&**a, &**b) {
+            (Expr::Number(a), Expr::Number(b)) if a.places == 0 && b.places == 0 => {
+                Some((a.digits.parse().ok()?, b.digits.parse().ok()?))
+            }
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// A decimal's sign, its digits without zeros that say nothing, and how many stand after the point.
+fn digits(expr: &Expr) -> Option<(bool, &str, usize)> {
+    match expr {
+        Expr::Number(Decimal { digits, places, base: 10 }) => {
+            let (mut digits, mut places) = (digits.trim_start_matches('0'), *places);
+            while let (Some(shorter), true) = (digits.strip_suffix('0'), places > 0) {
+                (digits, places) = (shorter, places - 1);
+            }
+            Some(if digits.is_empty() { (false, "", 0) } else { (false, digits, places) })
+        }
+        Expr::Negative(a) => {
+            let (negative, digits, places) = digits(a)?;
+            Some((!negative && !digits.is_empty(), digits, places))
+        }
+        _ => None,
+    }
+}
+
+/// Whether they are equal wherever both are defined.
+fn are_one(a: &Expr, b: &Expr) -> bool {
+    let mut exact = false;
+    for field in Field::all() {
+        if let (Some(a), Some(b)) = (evaluate(&field, a), evaluate(&field, b)) {
+            if a != b {
+                return false;
+            }
+            exact = true;
+        }
+    }
+    if exact {
+        return true;
+    }
+    let mut agreed = false;
+    for point in points(a.has_variables() || b.has_variables()) {
+        let (Some(a), Some(b)) = (finite(&point, a), finite(&point, b)) else { continue };
+        let near = a.minus(b).size() <= NEAR * a.size().max(b.size()) + NEAR_ZERO;
+        // Below zero a root may be any of several.
+        if !near && (!point.negative || (a.is_real() && b.is_real())) {
+            return false;
+        }
+        agreed |= near;
+    }
+    agreed
+}
+
+/// Where to look at expressions in floating point.
+fn points(variables: bool) -> impl Iterator<Item = Floats> {
+    let all = (0..8).map(|point| Floats { point, negative: point >= 4 });
+    all.take(if variables { 8 } else { 1 })
+}
+
+fn finite(point: &Floats, expr: &Expr) -> Option<Complex> {
+    evaluate(point, expr).filter(|value| value.is_finite())
+}
+
+/// Whether `decimal` is what `exact`, which is none, is rounded to.
+fn is_rounded(decimal: &Expr, exact: &Expr, choices: &Choices) -> bool {
+    let Some((half, significant)) = precision(decimal) else { return false };
+    if choices.digits == 0
+        || significant < choices.digits
+        || precision(exact).is_some()
+        || exact.has_variables()
+    {
+        return false;
+    }
+    let at = Floats { point: 0, negative: false };
+    match (finite(&at, decimal), finite(&at, exact)) {
+        (Some(a), Some(b)) => digits(exact).is_none() && a.minus(b).size() <= half + NEAR_ZERO * a.size(),
+        _ => false,
+    }
+}
+
+/// Half a unit of the last place of a decimal with a point, and its significant digits.
+fn precision(expr: &Expr) -> Option<(f64, usize)> {
+    match expr {
+        Expr::Number(Decimal { digits, places, base: 10 }) if *places > 0 => {
+            let places = i32::try_from(*places).ok()?;
+            Some((0.5 * 10_f64.powi(-places), digits.trim_start_matches('0').len()))
+        }
+        Expr::Negative(a) => precision(a),
+        Expr::Product(a, power) => match &**power {
+            Expr::Power(ten, exponent) if **ten == Expr::integer(10) => {
+                let exponent = i32::try_from(small::integer(exponent)?).ok()?;
+                precision(a).map(|(half, digits)| (half * 10_f64.powi(exponent), digits))
+            }
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The sign of `a / b` if that is one number wherever both are defined and `b` is not zero.
+pub fn constant_ratio(a: &Expr, b: &Expr) -> Option<f64> {
+    let mut ratio: Option<f64> = None;
+    let mut seen = 0;
+    for point in points(true) {
+        let (Some(a), Some(b)) = (finite(&point, a), finite(&point, b)) else { continue };
+        if !a.is_real() || !b.is_real() || b.re == 0.0 {
+            continue;
+        }
+        let here = a.re / b.re;
+        if here == 0.0 || ratio.is_some_and(|ratio| (ratio - here).abs() > 1e-7 * ratio.abs()) {
             return None;
         }
-        let denominator = format!("1{}", "0".repeat(part.len()));
-        Some(Self {
-            negative: false,
-            numerator: Natural::from_digits(digits.as_bytes()),
-            denominator: Natural::from_digits(denominator.as_bytes()),
-        })
+        ratio = Some(here);
+        seen += 1;
     }
-
-    fn over(&self, other: &Self) -> Option<Self> {
-        (!other.numerator.is_zero()).then(|| Self {
-            negative: self.negative != other.negative,
-            numerator: self.numerator.times(&other.denominator),
-            denominator: self.denominator.times(&other.numerator),
-        })
-    }
-
-    /// `whole` and this fraction as a mixed number. Only for a fraction of plain digits.
-    fn plus_whole(&self, whole: &str) -> Option<Self> {
-        let whole: u64 = whole.parse().ok().filter(|&whole| whole < 1_000_000_000)?;
-        let whole = Natural::from_digits(whole.to_string().as_bytes());
-        let numerator = whole.times(&self.denominator).plus(&self.numerator);
-        Some(Self { numerator, ..self.clone() })
-    }
-
-    /// A hundredth of this number: what a percentage stands for.
-    pub fn percent(&self) -> Self {
-        let hundred = Natural::from_digits(b"100");
-        Self { denominator: self.denominator.times(&hundred), ..self.clone() }
-    }
-}
-
-/// A leading sign, and what follows it.
-fn sign(text: &str) -> (bool, &str) {
-    match text.strip_prefix('-') {
-        Some(rest) => (true, rest),
-        None => (false, text.strip_prefix('+').unwrap_or(text)),
-    }
-}
-
-/// `text` without one pair of braces or parentheses around it.
-fn unwrap(text: &str) -> &str {
-    let inside = |open, close| text.strip_prefix(open).and_then(|text| text.strip_suffix(close));
-    inside('{', '}').or_else(|| inside('(', ')')).unwrap_or(text)
-}
-
-/// A macro's next argument, which is a group in braces or one character, and what follows it.
-fn argument(text: &str) -> Option<(&str, &str)> {
-    let text = text.trim_start();
-    match text.strip_prefix('{') {
-        Some(inside) => inside.split_once('}'),
-        None => text.chars().next().map(|first| text.split_at(first.len_utf8())),
-    }
-}
-
-/// Digits without the commas between groups of three; None if the commas are elsewhere.
-fn ungroup(text: &str) -> Option<String> {
-    let mut groups = text.split(',');
-    let first = groups.next()?;
-    let mut digits = first.to_owned();
-    for group in groups {
-        if group.len() != 3 || first.is_empty() || first.len() > 3 {
-            return None;
-        }
-        digits.push_str(group);
-    }
-    Some(digits)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn same(a: &str, b: &str) -> bool {
-        match (Rational::parse(a), Rational::parse(b)) {
-            (Some(a), Some(b)) => a == b,
-            (a, b) => panic!("{a:?} and {b:?}"),
-        }
-    }
-
-    #[test]
-    fn ways_to_write_a_number() {
-        for (a, b) in [
-            ("1,234,567.50", "1234567.5"),
-            (".5", "\\frac{1}{2}"),
-            ("-1/2", "\\frac{-1}2"),
-            ("-\\frac12", "1/-2"),
-            ("2\\frac12", "2.5"),
-            ("-2\\frac{1}{2}", "-2.5"),
-            ("-2 1/2", "-\\frac 5 2"),
-            ("+7", "007.0"),
-            ("-0", "0"),
-            ("\\frac{1.5}{3}", "0.5"),
-            ("{1}/{3}", "2/6"),
-        ] {
-            assert!(same(a, b), "{a} and {b}");
-        }
-        assert!(!same("0.333333333333333333333333", "1/3"));
-        assert!(!same("-1", "1"));
-        assert!(!same("100000000000000000000000000000001", "100000000000000000000000000000000"));
-    }
-
-    #[test]
-    fn what_is_not_a_number() {
-        for text in [
-            "",
-            "-",
-            ".",
-            "1/0",
-            "\\frac{1}{0}",
-            "12,34",
-            "1,2345",
-            "1.2.3",
-            "1e5",
-            "--1",
-            "x",
-            "1/2/3",
-            "1,000,00",
-            "\\frac",
-            "\\frac1",
-            "\\frac{1}{2}x",
-            "٣",
-        ] {
-            assert!(Rational::parse(text).is_none(), "{text:?}");
-        }
-        assert!(Rational::parse(&"9".repeat(MAX_DIGITS + 1)).is_none());
-    }
-
-    proptest! {
-        #[test]
-        fn fractions_are_equal_when_their_cross_products_are(a in -999i64..999, b in 1i64..999, c in -999i64..999, d in 1i64..999) {
-            let (left, right) = (format!("{a}/{b}"), format!("\\frac{{{c}}}{{{d}}}"));
-            prop_assert_eq!(same(&left, &right), a * d == c * b);
-        }
-
-        #[test]
-        fn any_text_is_taken(text in "[-+0-9.,/{}()\\\\frac ]{0,40}") {
-            let _ = Rational::parse(&text);
-        }
-    }
+    ratio.filter(|_| seen >= 3).map(f64::signum)
 }

@@ -1,6 +1,7 @@
 //! Units: words after a number that do not change it.
 
-use crate::number::Rational;
+use crate::parse;
+use crate::value::{Expr, Value};
 
 /// Units that may be written without a space after their number. Other letters there are variables.
 const ATTACHED: [&str; 16] = [
@@ -40,10 +41,31 @@ pub fn without_unit(text: &str) -> &str {
 
 /// Whether `text` is one number, a power perhaps: no sum, comparison, pair or time of day.
 fn is_plain(text: &str) -> bool {
-    let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
-    let number = |text: &str| Rational::parse(text.trim().trim_matches(['{', '}'])).is_some();
-    Rational::parse(text.trim()).is_some()
-        || unsigned.split_once('^').is_some_and(|(base, power)| number(base) && number(power))
+    let unsigned = text.trim().trim_start_matches(['-', '+']);
+    !unsigned.contains(['+', '-', ':'])
+        && matches!(parse::answer(unsigned), Some(Value::Expr(expr)) if is_number(&expr))
+}
+
+fn is_number(expr: &Expr) -> bool {
+    match expr {
+        Expr::Number(_) => true,
+        Expr::Sum(..) | Expr::Quotient(..) | Expr::Power(..) => expr.parts().into_iter().all(is_number),
+        _ => false,
+    }
+}
+
+/// Whether `word` after a value is a unit, with a space between them or without.
+pub fn is_unit(word: &str, spaced: bool) -> bool {
+    if spaced { is_word(word) } else { ATTACHED.contains(&word) }
+}
+
+/// Whether one of these words is no unit: "million" changes the number.
+pub fn changes_value(words: &str) -> bool {
+    words.split([' ', '/', '.']).filter(|word| word.chars().count() > 3).any(|word| {
+        let lower = word.to_lowercase();
+        let listed = |word: &str| NO_UNITS.split_whitespace().any(|listed| listed == word);
+        listed(&lower) || listed(lower.strip_suffix('s').unwrap_or(&lower))
+    })
 }
 
 fn are_words(unit: &str) -> bool {

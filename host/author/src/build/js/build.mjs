@@ -9,6 +9,7 @@ import { fileURLToPath } from "node:url";
 const EXPORTS = {
   "reward-plugin": ["reward", ["score"]],
   "judge-plugin": ["reward", ["score"]],
+  "code-reward-plugin": ["reward", ["score"]],
   "group-reward-plugin": ["groupReward", ["scoreGroup"]],
   "environment-plugin": ["environment", ["Episode"]],
   "code-environment-plugin": ["environment", ["Episode"]],

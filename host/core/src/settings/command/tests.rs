@@ -43,7 +43,7 @@ fn every_kind_of_value_is_read_from_a_flag() {
             ("eval.samples", "4"),
             ("rollout.stop", "</a>,;"),
             ("eval.stop", r#"["a,b", "\n"]"#),
-            ("algo.importance", "none"),
+            ("algo.importance", "old"),
             ("reward.lowest", "-1.5"),
             ("plugins.path", "a,b"),
             ("plugins.only.math.cpu_ms", "500"),
@@ -55,7 +55,7 @@ fn every_kind_of_value_is_read_from_a_flag() {
     assert_eq!(settings.eval.k, [1, 4]);
     assert_eq!(settings.rollout.stop, ["</a>", ";"]);
     assert_eq!(settings.eval.stop, ["a,b", "\n"]);
-    assert_eq!(settings.algo.importance, Importance::None);
+    assert_eq!(settings.algo.importance, Importance::Old);
     assert_eq!(settings.reward.lowest, -1.5);
     assert_eq!(settings.plugins.path, [Path::new("a"), Path::new("b")]);
     assert_eq!(settings.plugins.limits_of("math").cpu_ms, 500);
@@ -102,7 +102,7 @@ fn unknown_keys_and_wrong_types_are_all_reported_with_their_place() {
          run.toml:4: train.sync is \"yes\", but must be true or false\n\
          --rollout.batch: there is no setting rollout.batch; did you mean rollout.batch_size?\n\
          --rollout.batch_size: rollout.batch_size is \"many\", but must be a whole number of at least 0\n\
-         --algo.importance: algo.importance is \"some\", but must be one of sampled, none"
+         --algo.importance: algo.importance is \"some\", but must be one of sampled, old"
     );
 }
 
@@ -170,18 +170,17 @@ fn required_paths_are_reported_together() {
 
 #[test]
 fn tokens_of_older_weights_need_a_correction() {
-    let none = ("algo.importance", "none");
+    let old = ("algo.importance", "old");
     assert_eq!(
-        refused(&[none]),
-        "algo.importance is none, but with train.async_queue_size 1 tokens of older weights are trained, which \
-         needs a correction: use algo.importance sampled, or train.sync with train.steps_per_batch 1"
+        refused(&[old]),
+        "algo.importance is old, but with train.async_queue_size 1 tokens of older weights are trained, which \
+         needs a correction: set algo.correction.level, or use algo.importance sampled, or train.sync"
     );
-    assert!(
-        refused(&[none, ("train.sync", "true"), ("train.steps_per_batch", "2")])
-            .contains("steps_per_batch 2")
-    );
-    for on_policy in [("train.sync", "true"), ("train.async_queue_size", "0")] {
-        train(GOOD, &[none, on_policy]).expect("loads").validate().expect("is on-policy");
+    for fits in [("train.sync", "true"), ("train.async_queue_size", "0"), ("algo.correction.level", "geo")] {
+        for steps in ["1", "2"] {
+            let pairs = [old, fits, ("train.steps_per_batch", steps)];
+            train(GOOD, &pairs).expect("loads").validate().expect("is corrected");
+        }
     }
 }
 
@@ -196,6 +195,63 @@ fn each_rule_refuses_what_it_is_for() {
         (&[("eval.k", "2")], "eval.k holds 2, but each k is from 1 to eval.samples, which is 1"),
         (&[("eval.k", "")], "eval.k is empty"),
         (&[("algo.clip_low", "1")], "algo.clip_low is 1, but must be between 0 and 1"),
+        (&[("algo.clip_high", "1.2")], "algo.clip_high is 1.2, but must be between 0 and 1"),
+        (&[("algo.loss", "cispo"), ("algo.clip_high", "0")], "algo.clip_high is 0, but must be above 0"),
+        (
+            &[("algo.loss", "cispo"), ("algo.clip_low", "0.2")],
+            "algo.clip_low is set, and algo.loss cispo has no such bound",
+        ),
+        (
+            &[("algo.loss", "importance"), ("algo.clip_high", "0.2")],
+            "algo.clip_high is set, and algo.loss importance has no such bound",
+        ),
+        (&[("algo.dual_clip", "1")], "algo.dual_clip is 1, but must be above 1"),
+        (
+            &[("algo.loss", "gspo"), ("algo.dual_clip", "3")],
+            "algo.dual_clip is set, and algo.loss gspo has no such bound",
+        ),
+        (&[("algo.loss", "")], "algo.loss is \"\", but must be one of ppo, gspo, cispo, importance"),
+        (&[("algo.entropy_coef", "nan")], "algo.entropy_coef is NaN, but must be a finite number"),
+        (&[("algo.correction.level", "token")], "algo.correction.level is set, but algo.importance sampled"),
+        (&[("algo.correction.mode", "clip")], "algo.correction.mode is set, and does nothing while"),
+        (&[("algo.correction.low", "0.5")], "algo.correction.low is set, and does nothing while"),
+        (&[("algo.correction.high", "2")], "algo.correction.high is set, and does nothing while"),
+        (
+            &[("algo.correction.max_masked_batches", "2")],
+            "algo.correction.max_masked_batches is set, and does nothing while",
+        ),
+        (
+            &[("algo.correction.level", "seq"), ("algo.correction.mode", "clip")],
+            "algo.correction.mode must be mask unless",
+        ),
+        (
+            &[("algo.correction.level", "geo"), ("algo.correction.mode", "trunc")],
+            "algo.correction.mode must be mask unless",
+        ),
+        (
+            &[
+                ("algo.correction.level", "token"),
+                ("algo.correction.mode", "trunc"),
+                ("algo.correction.low", "0.5"),
+            ],
+            "algo.correction.low is set, and trunc has no lower end",
+        ),
+        (
+            &[
+                ("algo.correction.level", "token"),
+                ("algo.correction.mode", "clip"),
+                ("algo.correction.max_masked_batches", "2"),
+            ],
+            "algo.correction.max_masked_batches is set, and only",
+        ),
+        (
+            &[("algo.correction.level", "seq"), ("algo.correction.low", "1.5")],
+            "algo.correction.low is 1.5, but must be from 0 to 1",
+        ),
+        (
+            &[("algo.correction.level", "geo"), ("algo.correction.high", "0.9")],
+            "algo.correction.high is 0.9, but must be at least 1",
+        ),
         (&[("optim.beta2", "1")], "optim.beta2 is 1, but must be at least 0 and below 1"),
         (&[("plugins.max_error_rate", "1.1")], "plugins.max_error_rate is 1.1, but must be from 0 to 1"),
         (&[("plugins.only.math.cpu_ms", "0")], "plugins.only.math.cpu_ms is 0, but must be from 1 to"),
