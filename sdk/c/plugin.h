@@ -54,7 +54,7 @@ static inline void *molt_grown(void *items, size_t length, size_t size) {
   ((list)->ptr = molt_grown((list)->ptr, (list)->len, sizeof *(list)->ptr),         \
    (list)->ptr[(list)->len++] = (__VA_ARGS__))
 
-#ifdef MOLT_ROLE_USER // the contract's common types, which an estimator does not see
+#ifdef MOLT_ROLE_USER // types of the contract that an estimator does not see
 
 static inline molt_message_t molt_message(molt_role_t role, const char *text) {
   return (molt_message_t){role, molt_copy(molt_view(text))};

@@ -127,9 +127,23 @@ declare namespace Molt {
     kl: number[];
     /** The critic's value at each action token; empty without a critic. */
     values: number[];
-    gamma: number;
-    lambda: number;
+    /** What a KL penalty in the reward is multiplied by; it may change from batch to batch. */
     klCoef: number;
+    /** The values of the declared parameters, in their order: a switch as 0 or 1, a choice as the place of its word. */
+    parameters: number[];
+  }
+
+  /** Something that a run may set. Bounds are inclusive; an infinite one is none. */
+  interface Parameter {
+    /** Lower-case letters, digits and `_`. */
+    name: string;
+    /** What it does, in one line. */
+    doc: string;
+    kind:
+      | { tag: "float"; val: { default: number; min: number; max: number } }
+      | { tag: "integer"; val: { default: number; min: number; max: number } }
+      | { tag: "boolean"; val: boolean }
+      | { tag: "choice"; val: string[] };
   }
 
   type Credit = { tag: "per-rollout"; val: number[] } | { tag: "per-token"; val: number[] };
@@ -143,8 +157,12 @@ declare namespace Molt {
     /** It compares the rollouts of one prompt, so it needs at least two of them. */
     needsGroup: boolean;
     needsValues: boolean;
+    /** It puts the KL penalty into the reward, or learns from it alone. */
+    usesKl: boolean;
     /** The host whitens the advantages over all action tokens of the batch. */
     whiten: boolean;
+    /** What a run may set. */
+    parameters: Parameter[];
   }
 
   /** What a plugin of kind `estimator` exports as `estimator`. Throwing a string stops the run with it. */

@@ -12,7 +12,7 @@ struct LeaveOneOut;
 
 impl Estimator for LeaveOneOut {
     fn describe() -> Traits {
-        Traits { needs_group: true, needs_values: false, whiten: false }
+        Traits { needs_group: true, ..Traits::default() }
     }
 
     fn estimate(batch: Batch) -> Result<Estimates, String> {

@@ -38,8 +38,8 @@ enum Asked {
     ScoreGroup(Vec<&'static str>),
     /// To play an episode of one step. The task's label or the model's turn says where and how to attack.
     Play(&'static str, Action),
-    /// To say its traits and to estimate two rollouts. Gamma says how to attack.
-    Estimate(f32),
+    /// To say its traits and to estimate two rollouts. Its parameter says how to attack.
+    Estimate(f64),
     /// To run these, each in a session of its own while the earlier ones stay open. The last one counts.
     Run(&'static [&'static str]),
 }
@@ -76,9 +76,9 @@ impl Attack {
         Self::new(name, Plugin::Built("hostile-environment"), Asked::Play(act, turn("on", vec![])), expected)
     }
 
-    /// The estimator of the fixtures does what `gamma` stands for.
-    pub(crate) fn estimator(name: &'static str, gamma: f32, expected: Expected) -> Self {
-        Self::new(name, Plugin::Built("hostile-estimator"), Asked::Estimate(gamma), expected)
+    /// The estimator of the fixtures does what `act` stands for.
+    pub(crate) fn estimator(name: &'static str, act: f64, expected: Expected) -> Self {
+        Self::new(name, Plugin::Built("hostile-estimator"), Asked::Estimate(act), expected)
     }
 
     /// The reward `fixture` does `commands`.
@@ -203,10 +203,10 @@ impl Attack {
                 let plugin = SANDBOX.interpreter(&library, name, access)?;
                 run_code(&plugin, codes, member).await.map(|answer| format!("{answer:?}"))
             }
-            Asked::Estimate(gamma) => {
+            Asked::Estimate(act) => {
                 let plugin = SANDBOX.estimator(&library, name, access)?;
                 match plugin.traits().await {
-                    Ok(_) => plugin.estimate(&batch(*gamma)).await.map(|answer| format!("{answer:?}")),
+                    Ok(_) => plugin.estimate(&batch(*act)).await.map(|answer| format!("{answer:?}")),
                     Err(failure) => Err(failure),
                 }
             }
@@ -274,7 +274,7 @@ pub(crate) fn sample(completion: &str) -> Sample {
 }
 
 /// Two rollouts of one group, with two tokens and one.
-fn batch(gamma: f32) -> EstimatorBatch {
+fn batch(act: f64) -> EstimatorBatch {
     EstimatorBatch {
         rewards: vec![1.0, 0.5],
         groups: vec![0, 0],
@@ -283,7 +283,7 @@ fn batch(gamma: f32) -> EstimatorBatch {
         turns: vec![0; 3],
         turn_rewards: vec![1.0, 0.5],
         turn_offsets: vec![0, 1, 2],
-        gamma,
+        parameters: vec![act],
         ..EstimatorBatch::default()
     }
 }

@@ -84,7 +84,7 @@ async fn the_statics_of_a_plugin_are_its_calls_own() {
             turns: vec![0],
             turn_rewards: vec![1.0],
             turn_offsets: vec![0, 1],
-            gamma: 13.0,
+            parameters: vec![13.0],
             ..EstimatorBatch::default()
         };
         assert_eq!(estimator.estimate(&batch).await.unwrap().advantages, [0.0]);

@@ -260,7 +260,7 @@ fn estimates() -> Vec<Attack> {
         ),
         Attack::made_estimator(
             "traits-outside",
-            estimator("(return (i32.const -1))", ""),
+            estimator("(return (i32.const 0x7ffffff0))", ""),
             bad("out of bounds"),
         ),
         Attack::made_estimator(

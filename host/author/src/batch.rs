@@ -1,6 +1,7 @@
 //! A batch for an estimator, as people write it.
 
-use molt_sandbox::EstimatorBatch;
+use molt_core::settings::Parameters;
+use molt_sandbox::{EstimatorBatch, Parameter, parameter_values};
 use serde::Deserialize;
 
 /// Action tokens that one batch may have here: gigabytes of memory.
@@ -27,29 +28,27 @@ pub(crate) struct BatchInput {
     kl: Vec<f32>,
     #[serde(default)]
     values: Vec<f32>,
-    #[serde(default = "one")]
-    gamma: f32,
-    #[serde(default = "one")]
-    lambda: f32,
     #[serde(default)]
     kl_coef: f32,
-}
-
-fn one() -> f32 {
-    1.0
+    /// What the estimator's parameters are set to, as under `algo.parameters` of a run.
+    #[serde(default)]
+    parameters: Parameters,
 }
 
 impl BatchInput {
     /// A batch of one segment per rollout.
     pub(crate) fn of(rewards: Vec<f32>, groups: Vec<u32>, tokens: Vec<u32>) -> Self {
-        Self { rewards, groups, tokens: Some(tokens), gamma: 1.0, lambda: 1.0, ..Self::default() }
+        Self { rewards, groups, tokens: Some(tokens), ..Self::default() }
     }
 
-    /// The batch as the sandbox takes it, which checks what does not fit together.
+    /// The batch as the sandbox takes it, which checks what does not fit together, for an estimator that declares
+    /// these parameters.
     ///
     /// # Errors
-    /// `tokens` and `segments` are both given, or there are too many tokens.
-    pub(crate) fn into_batch(self) -> Result<EstimatorBatch, String> {
+    /// `tokens` and `segments` are both given, there are too many tokens, or the parameters are not what was declared.
+    pub(crate) fn into_batch(self, declared: &[Parameter]) -> Result<EstimatorBatch, String> {
+        let parameters =
+            parameter_values(declared, &self.parameters).map_err(|error| format!("parameters: {error}"))?;
         let segments: Vec<(u32, u32)> = match (self.tokens, self.segments) {
             (Some(_), Some(_)) => return Err("give tokens or segments, not both".into()),
             (None, Some(segments)) => segments,
@@ -82,9 +81,8 @@ impl BatchInput {
             turn_offsets,
             kl: self.kl,
             values: self.values,
-            gamma: self.gamma,
-            lambda: self.lambda,
             kl_coef: self.kl_coef,
+            parameters,
         })
     }
 }
@@ -103,19 +101,17 @@ pub(crate) fn tokens_by_rollout(batch: &EstimatorBatch) -> Vec<Vec<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use molt_sandbox::ParameterKind;
 
     #[test]
     fn rewards_are_enough_and_the_rest_follows() {
         let input: BatchInput = serde_json::from_str(r#"{"rewards": [1, 0.5]}"#).expect("well-formed");
-        let batch = input.into_batch().expect("fits");
+        let batch = input.into_batch(&[]).expect("fits");
         assert_eq!(
             (batch.groups, batch.segment_offsets, batch.turns),
             (vec![0, 0], vec![0, 1, 2], vec![0, 0])
         );
-        assert_eq!(
-            (batch.turn_rewards, batch.turn_offsets, batch.gamma),
-            (vec![1.0, 0.5], vec![0, 1, 2], 1.0)
-        );
+        assert_eq!((batch.turn_rewards, batch.turn_offsets), (vec![1.0, 0.5], vec![0, 1, 2]));
     }
 
     #[test]
@@ -123,18 +119,32 @@ mod tests {
         let text =
             r#"{"rewards": [1, 2], "segments": [[1, 2], [0, 0], [1, 3]], "turn_rewards": [[1], [0, 2]]}"#;
         let input: BatchInput = serde_json::from_str(text).expect("well-formed");
-        let batch = input.into_batch().expect("fits");
+        let batch = input.into_batch(&[]).expect("fits");
         assert_eq!(tokens_by_rollout(&batch), [vec![], vec![0, 1, 2, 3, 4]]);
         assert_eq!((&batch.turn_offsets, &batch.turn_rewards), (&vec![0, 1, 3], &vec![1.0, 0.0, 2.0]));
+    }
+
+    #[test]
+    fn parameters_are_those_that_the_estimator_declares() {
+        let kind = ParameterKind::Float { default: 1.0, min: 0.0, max: 1.0 };
+        let declared = [Parameter { name: "gamma".into(), doc: "discount".into(), kind }];
+        let values = |text: &str| {
+            let input: BatchInput = serde_json::from_str(text).expect("well-formed");
+            input.into_batch(&declared).map(|batch| batch.parameters)
+        };
+        assert_eq!(values(r#"{"rewards": []}"#), Ok(vec![1.0]));
+        assert_eq!(values(r#"{"rewards": [], "parameters": {"gamma": 0.5}}"#), Ok(vec![0.5]));
+        let error = values(r#"{"rewards": [], "parameters": {"gamma": 2}}"#).expect_err("too large");
+        assert_eq!(error, "parameters: gamma is 2, but must be a number from 0 to 1");
     }
 
     #[test]
     fn two_ways_at_once_are_refused() {
         let text = r#"{"rewards": [1], "tokens": [1], "segments": [[0, 1]]}"#;
         let input: BatchInput = serde_json::from_str(text).expect("well-formed");
-        assert!(input.into_batch().is_err());
+        assert!(input.into_batch(&[]).is_err());
         let text = r#"{"rewards": [1, 2], "tokens": [100000000, 1]}"#;
         let input: BatchInput = serde_json::from_str(text).expect("well-formed");
-        assert!(input.into_batch().is_err());
+        assert!(input.into_batch(&[]).is_err());
     }
 }

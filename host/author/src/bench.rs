@@ -7,7 +7,7 @@ use crate::failure;
 use crate::open::{Loaded, Opened, Target};
 use crate::present::{print, table};
 use molt_core::chat::Task;
-use molt_sandbox::{Action, Call, Cost, EstimatorBatch, Failure, Kind, Sample, Sandbox};
+use molt_sandbox::{Action, Call, Cost, EstimatorBatch, Failure, Kind, Parameter, Sample, Sandbox};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, AuthorError> {
         told.lock().unwrap_or_else(PoisonError::into_inner).push(cost.clone());
     });
     let loaded = opened.load()?;
-    let input = input(&loaded, cases.as_deref())?;
+    let input = input(&opened, &loaded, cases.as_deref())?;
     let timed = rounds(&opened, &loaded, &input, &costs, args.rounds)?;
     opened.access.limits.fuel = Some(FUEL);
     let counted = rounds(&opened, &opened.load()?, &input, &costs, 1)?;
@@ -206,7 +206,7 @@ async fn round(loaded: &Loaded, input: &Input, laps: &mut Laps) -> Result<(), Fa
 }
 
 /// The first case, or something of a usual size.
-fn input(loaded: &Loaded, cases: Option<&Path>) -> Result<Input, AuthorError> {
+fn input(opened: &Opened, loaded: &Loaded, cases: Option<&Path>) -> Result<Input, AuthorError> {
     let row = Row::new(Some("What is 6 times 7?".into()), Some("42".into()), 7);
     let answer = "Six times seven is forty-two, so the answer is 42. ".repeat(40);
     Ok(match (loaded, cases) {
@@ -230,7 +230,13 @@ fn input(loaded: &Loaded, cases: Option<&Path>) -> Result<Input, AuthorError> {
             let action = Action { text: answer, tool_calls: Vec::new(), truncated: false };
             Input::Episode(row.task(), vec![action; 4], 7)
         }
-        (Loaded::Estimator(_), file) => Input::Batch(batch(file)?),
+        (Loaded::Estimator(estimator), file) => {
+            let traits = opened
+                .runtime
+                .block_on(estimator.traits())
+                .or_failed("bench cannot ask the estimator for its parameters", "look at its `describe`")?;
+            Input::Batch(batch(file, &traits.parameters)?)
+        }
         (Loaded::Interpreter(_), _) => Input::Code("sum(range(1000))"),
     })
 }
@@ -241,7 +247,7 @@ fn empty() -> Input {
 }
 
 /// The first case, or 64 rollouts in groups of 8, of 256 action tokens each.
-fn batch(cases: Option<&Path>) -> Result<EstimatorBatch, AuthorError> {
+fn batch(cases: Option<&Path>, declared: &[Parameter]) -> Result<EstimatorBatch, AuthorError> {
     let input = match cases {
         Some(file) => cases::read::<EstimatorCase>(file)?.into_iter().next().map(|case| case.batch),
         None => None,
@@ -251,7 +257,7 @@ fn batch(cases: Option<&Path>) -> Result<EstimatorBatch, AuthorError> {
         BatchInput::of(rewards, (0..64).map(|rollout| rollout / 8).collect(), vec![256; 64])
     };
     let help = "look at the first case of the file";
-    input.unwrap_or_else(usual).into_batch().map_err(|problem| AuthorError::user(problem, help))
+    input.unwrap_or_else(usual).into_batch(declared).map_err(|problem| AuthorError::user(problem, help))
 }
 
 /// The time that `percent` of the sorted times do not exceed.

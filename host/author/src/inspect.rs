@@ -5,7 +5,7 @@ use crate::error::{AuthorError, OrAuthor};
 use crate::open;
 use crate::present::{print, table};
 use molt_core::settings::Limits;
-use molt_sandbox::{Info, Kind, Library, Traits};
+use molt_sandbox::{Info, Kind, Library, Parameter, Traits};
 
 /// Show everything about one plugin
 #[derive(Debug, clap::Args)]
@@ -25,7 +25,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, AuthorError> {
     let file = library.find(&name).or_user(refused(), help)?;
     let info = molt_sandbox::inspect(&file).or_user(refused(), help)?;
     let traits = (info.kind == Kind::Estimator).then(|| traits(&library, &name)).transpose();
-    print(&describe(&info, traits.as_ref().ok().copied().flatten()))?;
+    print(&describe(&info, traits.as_ref().ok().and_then(Option::as_ref)))?;
     traits.map(|_| 0)
 }
 
@@ -39,7 +39,7 @@ fn traits(library: &Library, name: &str) -> Result<Traits, AuthorError> {
         .or_user(format!("plugin {name} cannot say what it needs"), "look at its `describe`")
 }
 
-fn describe(info: &Info, traits: Option<Traits>) -> String {
+fn describe(info: &Info, traits: Option<&Traits>) -> String {
     let unset = || "-".to_owned();
     let mut rows = vec![
         ("name", info.name.clone()),
@@ -52,10 +52,19 @@ fn describe(info: &Info, traits: Option<Traits>) -> String {
         ("path", info.path.display().to_string()),
     ];
     let yes = |holds: bool| (if holds { "yes" } else { "no" }).to_owned();
-    if let Some(Traits { needs_group, needs_values, whiten }) = traits {
-        rows.push(("needs group", yes(needs_group)));
-        rows.push(("needs values", yes(needs_values)));
-        rows.push(("whiten", yes(whiten)));
+    if let Some(Traits { needs_group, needs_values, uses_kl, whiten, parameters }) = traits {
+        rows.push(("needs group", yes(*needs_group)));
+        rows.push(("needs values", yes(*needs_values)));
+        rows.push(("uses KL", yes(*uses_kl)));
+        rows.push(("whiten", yes(*whiten)));
+        if parameters.is_empty() {
+            rows.push(("parameters", "none".to_owned()));
+        }
+        rows.extend(parameters.iter().enumerate().map(|(i, parameter)| {
+            let Parameter { name, doc, kind } = parameter;
+            let text = format!("{name} = {}, {kind}: {doc}", parameter.default_text());
+            (if i == 0 { "parameters" } else { "" }, text)
+        }));
     }
     if info.imports.is_empty() {
         rows.push(("imports", "nothing".to_owned()));
@@ -69,6 +78,7 @@ fn describe(info: &Info, traits: Option<Traits>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use molt_sandbox::ParameterKind;
 
     #[test]
     fn a_plugin_is_told_with_all_its_imports() {
@@ -83,8 +93,23 @@ mod tests {
             path: "p/grpo.wasm".into(),
             imports: vec!["wasi:cli/stderr@0.2.6".into(), "wasi:io/error@0.2.6".into()],
         };
-        let traits = Traits { needs_group: true, needs_values: false, whiten: false };
-        let text = describe(&info, Some(traits));
+        let text = describe(&info, Some(&Traits { needs_group: true, ..Traits::default() }));
+        assert!(text.contains("parameters    none\n"), "{text}");
+        let gamma = Parameter {
+            name: "gamma".into(),
+            doc: "discount".into(),
+            kind: ParameterKind::Float { default: 1.0, min: 0.0, max: 1.0 },
+        };
+        let over = Parameter {
+            name: "over".into(),
+            doc: "what is counted".into(),
+            kind: ParameterKind::Choice { words: vec!["tokens".into(), "rollouts".into()] },
+        };
+        let traits = Traits { needs_group: true, parameters: vec![gamma, over], ..Traits::default() };
+        let text = describe(&info, Some(&traits));
+        let parameters = "parameters    gamma = 1, a number from 0 to 1: discount\n              \
+                          over = tokens, one of tokens, rollouts: what is counted\n";
+        assert!(text.contains(parameters), "{text}");
         assert!(text.contains("description   -\n") && text.contains("needs group   yes\n"), "{text}");
         let imports = "imports       wasi:cli/stderr@0.2.6\n              wasi:io/error@0.2.6\n";
         assert!(text.ends_with(imports), "{text}");

@@ -179,7 +179,11 @@ async fn estimator(plugin: &Estimator, args: &Args) -> Outcome {
         None => all_of_stdin("A batch as JSON, and then Ctrl-D:")?,
     };
     let input: BatchInput = serde_json::from_str(&text).or_user("this is not a batch", help)?;
-    let batch = input.into_batch().map_err(|problem| AuthorError::user(problem, help))?;
+    let traits = match plugin.traits().await {
+        Ok(traits) => traits,
+        Err(problem) => return Ok(Err(problem)),
+    };
+    let batch = input.into_batch(&traits.parameters).map_err(|problem| AuthorError::user(problem, help))?;
     let estimate = match plugin.estimate(&batch).await {
         Ok(estimate) => estimate,
         Err(problem) => return Ok(Err(problem)),

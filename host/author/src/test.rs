@@ -157,7 +157,11 @@ async fn episode(environment: &Environment, case: &EnvironmentCase) -> Vec<Strin
 }
 
 async fn estimate(estimator: &Estimator, case: EstimatorCase) -> Vec<String> {
-    let batch = match case.batch.into_batch() {
+    let traits = match estimator.traits().await {
+        Ok(traits) => traits,
+        Err(problem) => return vec![failure::told(&problem, estimator.info())],
+    };
+    let batch = match case.batch.into_batch(&traits.parameters) {
         Ok(batch) => batch,
         Err(problem) => return vec![problem],
     };

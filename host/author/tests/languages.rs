@@ -200,9 +200,8 @@ fn of(rewards: Vec<f32>, groups: Vec<u32>) -> EstimatorBatch {
         turn_offsets: (0..=rollouts).collect(),
         kl: vec![],
         values: vec![],
-        gamma: 1.0,
-        lambda: 1.0,
         kl_coef: 0.0,
+        parameters: vec![],
         rewards,
     }
 }
@@ -223,7 +222,7 @@ async fn estimators() {
         let mut estimates = Vec::new();
         for (number, batch) in batches.iter().enumerate() {
             let estimate = estimator.estimate(batch).await.unwrap();
-            estimates.push((format!("batch {number}"), (traits, estimate)));
+            estimates.push((format!("batch {number}"), (traits.clone(), estimate)));
         }
         estimates
     })

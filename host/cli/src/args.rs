@@ -172,6 +172,7 @@ fn value_name(kind: &Kind) -> String {
         Kind::Text => "TEXT".into(),
         Kind::Choice(words) => words.join("|"),
         Kind::List(of) => format!("{},…", value_name(of)),
+        Kind::Parameter => "VALUE".into(),
     }
 }
 
@@ -224,7 +225,9 @@ fn usage(error: clap::Error, args: &[OsString]) -> Refusal {
     };
     let Some(name) = given.strip_prefix("--") else { return Refusal::Usage(error) };
     let names: Vec<String> = known.iter().map(Key::name).chain(["config".to_owned()]).collect();
-    let help = match nearest(name, names.iter().map(String::as_str)) {
+    let path: Vec<String> = name.split('.').map(str::to_owned).collect();
+    let near = nearest(name, names.iter().map(String::as_str));
+    let help = match near.or_else(|| known.iter().find_map(|key| key.in_map(&path))) {
         Some(near) => format!("did you mean --{near}?"),
         None => format!("`molt {command} --help` lists every setting"),
     };

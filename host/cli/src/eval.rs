@@ -3,7 +3,7 @@
 use crate::stop::{OrStop, Stop};
 use crate::{interrupt, present, wiring};
 use molt_core::settings::EvalSettings;
-use molt_rollout::{EvalReport, evaluate, readable};
+use molt_rollout::{EvalReport, Measure, Scores, evaluate, readable};
 use serde_json::{Value, json};
 
 pub(crate) fn run(settings: EvalSettings) -> Result<(), Stop> {
@@ -19,6 +19,7 @@ pub(crate) fn run(settings: EvalSettings) -> Result<(), Stop> {
     // Validation made sure that it is set.
     let file = eval.prompts.clone().unwrap_or_default();
     let prompts = wiring::prompts("eval.prompts", &file, &data.prompt_key, &data.label_key, data.on_bad_row)?;
+    wiring::sources(&[&prompts], data.source_key.is_some(), data.source_key())?;
 
     let model = wiring::Model::open(&settings.model)?;
     let turn = wiring::eval_turn(eval, &settings.agent, &model)?;
@@ -41,11 +42,16 @@ pub(crate) fn run(settings: EvalSettings) -> Result<(), Stop> {
     let engine = wiring::engine(decoder, &model, &settings.generator);
     plugins.provide_policy(&engine, &model.chat, &turn);
     let driver = wiring::driver(&engine, &model, (&environment, &rewards[..]), turn, settings.run.seed);
-    let errors = settings.plugins.error_limit();
+    let measure = Measure {
+        samples: eval.samples,
+        ks: &eval.k,
+        source_key: data.source_key(),
+        errors: settings.plugins.error_limit(),
+    };
     let report = runtime.block_on(async {
         tokio::select! {
             () = stop.cancelled() => None,
-            report = evaluate(&driver, &prompts, eval.samples, &eval.k, errors) => Some(report),
+            report = evaluate(&driver, &prompts, measure) => Some(report),
         }
     });
     let Some(report) = report else {
@@ -79,23 +85,39 @@ fn summary(mut report: Value) -> Value {
     report
 }
 
-/// The result as a table.
+/// The result as a table: one column for all prompts, and one for each source.
 fn tell(report: &EvalReport) -> String {
     let number = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.3}"));
-    let mut rows: Vec<(String, String)> = report
-        .pass_at
-        .iter()
-        .map(|(k, share)| (format!("pass@{k}"), format!("{:.1}%", 100.0 * share)))
-        .collect();
-    rows.push(("mean reward".into(), number(report.mean_reward)));
+    let share = |value: Option<&f64>| value.map_or("-".into(), |share| format!("{:.1}%", 100.0 * share));
+    let columns: Vec<&Scores> = std::iter::once(&report.all).chain(report.sources.values()).collect();
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    let mut row = |name: String, of: &dyn Fn(&Scores) -> String| {
+        rows.push(std::iter::once(name).chain(columns.iter().map(|scores| of(scores))).collect());
+    };
+    if !report.sources.is_empty() {
+        row("prompts".into(), &|s| s.prompts.to_string());
+    }
+    for k in report.all.pass_at.keys() {
+        row(format!("pass@{k}"), &|s| share(s.pass_at.get(k)));
+    }
+    for k in report.all.maj_at.keys() {
+        row(format!("maj@{k}"), &|s| share(s.maj_at.get(k)));
+    }
+    if !report.all.dropped.is_empty() {
+        row("solved of the finished".into(), &|s| share(s.solved_of_finished.as_ref()));
+    }
+    row("mean reward".into(), &|s| number(s.mean_reward));
+    row("tokens per rollout".into(), &|s| s.mean_tokens.map_or("-".into(), |t| format!("{t:.1}")));
+    row("could not be scored".into(), &|s| s.invalid.to_string());
+    row("truncated".into(), &|s| s.truncated.to_string());
+    row("dropped".into(), &|s| wiring::counts(&s.dropped));
+    if !report.sources.is_empty() {
+        let names = report.sources.keys().map(String::as_str);
+        rows.insert(0, ["", "all"].into_iter().chain(names).map(str::to_owned).collect());
+    }
     let of_each = report.metrics.iter().filter(|(name, _)| name.starts_with("reward/"));
     if of_each.clone().count() > 1 {
-        rows.extend(of_each.map(|(name, mean)| (format!("mean {name}"), format!("{mean:.3}"))));
+        rows.extend(of_each.map(|(name, mean)| vec![format!("mean {name}"), format!("{mean:.3}")]));
     }
-    rows.push(("tokens per rollout".into(), report.mean_tokens.map_or("-".into(), |t| format!("{t:.1}"))));
-    rows.push(("could not be scored".into(), report.invalid.to_string()));
-    rows.push(("truncated".into(), report.truncated.to_string()));
-    rows.push(("dropped".into(), wiring::counts(&report.dropped)));
-    let rows: Vec<Vec<String>> = rows.into_iter().map(|(name, value)| vec![name, value]).collect();
     present::table(&rows)
 }

@@ -5,11 +5,14 @@ use crate::stop::{OrStop, Stop};
 use crate::{interrupt, present, wiring};
 use molt_core::settings::TrainSettings;
 use molt_generator::Engine;
+use molt_rollout::Prompts;
 use molt_trainer::End;
 use molt_trainer::advantage::check_estimator;
 use molt_trainer::checkpoint::Identity;
+use molt_trainer::held_out::HeldOut;
 use molt_trainer::report::Summary;
-use molt_trainer::rl::{HeldOut, Training, train};
+use molt_trainer::rl::{Training, train};
+use molt_trainer::shape::min_group;
 use std::sync::Arc;
 
 type Panel = (&'static str, &'static [(&'static str, &'static str)]);
@@ -50,15 +53,21 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
         format!("algo.estimator {} cannot be used", settings.algo.estimator),
         "it fails before it is given anything: look at its `describe`, and at plugins.limits",
     )?;
-    check_estimator(&settings.algo.estimator, &traits, settings.rollout.samples_per_prompt).or_user(
+    let parameters = check_estimator(&settings.algo, &traits, settings.rollout.samples_per_prompt).or_user(
         "the estimator does not go with these settings",
-        "`molt plugin inspect` shows what it needs",
+        format!("`molt plugin inspect {}` shows what it needs and takes", settings.algo.estimator),
+    )?;
+    min_group(&settings.rollout, &settings.algo.estimator, traits.needs_group).or_user(
+        "the estimator does not go with these settings",
+        "leave rollout.min_group out, or raise it",
     )?;
 
     let data = &settings.data;
     let load = |key, file| wiring::prompts(key, file, &data.prompt_key, &data.label_key, data.on_bad_row);
     let prompts = load("data.prompts", &data.prompts)?;
     let held_out = settings.eval.prompts.as_ref().map(|file| load("eval.prompts", file)).transpose()?;
+    let all: Vec<&Prompts> = [Some(&prompts), held_out.as_ref()].into_iter().flatten().collect();
+    wiring::sources(&all, data.source_key.is_some(), data.source_key())?;
 
     let model = wiring::Model::open(&settings.model)?;
     let turn = wiring::training_turn(&settings, &model)?;
@@ -106,6 +115,7 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
         ranks,
         estimator,
         traits,
+        parameters,
         from,
     };
     let result = train(training, &mut run_dir, runtime.handle(), &stop);

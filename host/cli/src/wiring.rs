@@ -15,7 +15,7 @@ use molt_model::{Chat, Config, Decoder, Weights};
 use molt_rollout::{Driver, Prompts, TurnSettings, WeightedReward};
 use molt_sandbox::Environment;
 use molt_trainer::freeze::trained;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::runtime::{Builder, Runtime};
@@ -136,6 +136,29 @@ pub(crate) fn prompts(
         "each line is an object such as {\"prompt\": \"2+3?\", \"answer\": \"5\"}; data.prompt_key and \
          data.label_key name the columns",
     )
+}
+
+/// Sources that metrics are kept apart for at most.
+const SOURCES: usize = 100;
+
+/// Refuses a column of sources that no row has, and one that tells every row from every other.
+pub(crate) fn sources(all: &[&Prompts], is_given: bool, key: &str) -> Result<(), Stop> {
+    let sources: BTreeSet<&str> = all.iter().flat_map(|prompts| prompts.sources(key)).collect();
+    if is_given && sources.is_empty() {
+        let error = format!("data.source_key is {key}, and no row has that column");
+        return Err(Stop::user(error, "name a column of the data, or leave data.source_key out"));
+    }
+    if sources.len() > SOURCES {
+        let error = format!(
+            "the column {key} names {} sources, and {SOURCES} at most can be told apart",
+            sources.len()
+        );
+        return Err(Stop::user(
+            error,
+            "name another column with data.source_key, one that few rows differ in",
+        ));
+    }
+    Ok(())
 }
 
 /// The sampling of training rollouts.

@@ -5,6 +5,7 @@
 pub mod chat;
 pub mod ids;
 pub mod ledger;
+pub mod majority;
 pub mod microbatch;
 pub mod outcome;
 pub mod panic;

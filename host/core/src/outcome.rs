@@ -37,6 +37,8 @@ pub enum DropReason {
     Unrenderable,
     /// Too few rollouts of its group could be trained on, so the whole group was given up.
     GroupUnusable,
+    /// Its group was of no use to train on by `rollout.filter`, though it could be.
+    Filtered,
     /// A plugin failed; the text is the kind of failure, e.g. `cpu-limit` or `trap`.
     Plugin(Cow<'static, str>),
 }
@@ -56,6 +58,7 @@ impl DropReason {
             DropReason::NoReward => "no-reward",
             DropReason::Unrenderable => "unrenderable",
             DropReason::GroupUnusable => "group-unusable",
+            DropReason::Filtered => "filtered",
             DropReason::Plugin(kind) => kind,
         }
     }

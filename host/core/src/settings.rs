@@ -7,12 +7,14 @@ mod algo;
 mod ckpt;
 mod command;
 mod compute;
+mod filter;
 mod keys;
 mod lora;
 mod moe;
 mod optim;
 mod origin;
 mod overlay;
+mod parameters;
 mod plugins;
 mod sft;
 mod validate;
@@ -23,12 +25,14 @@ pub use algo::{
 pub use ckpt::{Change, Ckpt, changes};
 pub use command::{Problem, Settings, SettingsError};
 pub use compute::Compute;
+pub use filter::{Filter, FilterBy};
 pub use keys::{ANY, Key, Kind, keys, nearest};
 pub use lora::Lora;
 pub use moe::Moe;
 pub use optim::{Optim, OptimKind, Schedule};
 pub use origin::{HttpRule, HttpRuleError, Origin};
 pub use overlay::load;
+pub use parameters::{ParameterValue, Parameters};
 pub use plugins::{Access, GrantedModel, Grants, Judge, LimitOverrides, Limits, Plugins};
 pub use sft::{Sft, SftData, SftEval, SftSettings};
 
@@ -117,6 +121,8 @@ pub struct Data {
     pub prompt_key: String,
     /// The column with the expected answer; a row may lack it.
     pub label_key: String,
+    /// The column that says where a row comes from; metrics are also by source. Unset: data_source, if there is one.
+    pub source_key: Option<String>,
     /// What to do with a malformed row: refuse or skip.
     pub on_bad_row: BadRow,
     /// Passes over the prompts.
@@ -131,6 +137,7 @@ impl Default for Data {
             prompts: PathBuf::new(),
             prompt_key: "prompt".into(),
             label_key: "answer".into(),
+            source_key: None,
             on_bad_row: BadRow::default(),
             passes: 1,
             shuffle: true,
@@ -145,14 +152,33 @@ pub struct EvalData {
     pub prompt_key: String,
     /// The column with the expected answer; a row may lack it.
     pub label_key: String,
+    /// The column that says where a row comes from; metrics are also by source. Unset: data_source, if there is one.
+    pub source_key: Option<String>,
     /// What to do with a malformed row: refuse or skip.
     pub on_bad_row: BadRow,
 }
 
 impl Default for EvalData {
     fn default() -> Self {
-        let data = Data::default();
-        Self { prompt_key: data.prompt_key, label_key: data.label_key, on_bad_row: data.on_bad_row }
+        let Data { prompt_key, label_key, source_key, on_bad_row, .. } = Data::default();
+        Self { prompt_key, label_key, source_key, on_bad_row }
+    }
+}
+
+/// The column that says where a row comes from, unless the settings name one.
+const SOURCE_KEY: &str = "data_source";
+
+impl Data {
+    /// The column that says where a row comes from.
+    pub fn source_key(&self) -> &str {
+        self.source_key.as_deref().unwrap_or(SOURCE_KEY)
+    }
+}
+
+impl EvalData {
+    /// The column that says where a row comes from.
+    pub fn source_key(&self) -> &str {
+        self.source_key.as_deref().unwrap_or(SOURCE_KEY)
     }
 }
 
@@ -181,6 +207,15 @@ pub struct Reward {
     pub weight: Vec<f64>,
     /// The reward of an output that cannot be scored, unless the batch holds a lower one.
     pub lowest: f64,
+    /// A lower reward is trained as this one. What is taken or added counts for the last turn. Unset: no bound.
+    pub clip_low: Option<f64>,
+    /// A higher reward is trained as this one. Unset: no bound.
+    pub clip_high: Option<f64>,
+    /// What a rollout loses that reaches rollout.max_new_tokens in a turn, or its context; linearly less in the last
+    /// reward.overlong_cache tokens before. After clipping, and from the last turn. Unset: nothing.
+    pub overlong_penalty: Option<f64>,
+    /// The tokens before the limit in which the penalty grows from 0 to the whole.
+    pub overlong_cache: Option<usize>,
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
@@ -219,6 +254,10 @@ pub struct Rollout {
     pub batch_size: usize,
     /// Rollouts of each prompt.
     pub samples_per_prompt: u32,
+    /// A prompt with fewer finished rollouts is given up and replaced by a fresh one. Unset: 2 for an estimator that
+    /// compares the rollouts of a prompt, which cannot do with less, else 1.
+    pub min_group: Option<u32>,
+    pub filter: Filter,
     /// Divides the logits, in the rollout and in training alike.
     pub temperature: f64,
     /// Tokens per turn of the model at most.
@@ -234,6 +273,8 @@ impl Default for Rollout {
         Self {
             batch_size: 16,
             samples_per_prompt: 8,
+            min_group: None,
+            filter: Filter::default(),
             temperature: 1.0,
             max_new_tokens: 256,
             max_context: None,
@@ -264,8 +305,15 @@ pub struct Train {
     pub sync: bool,
     /// Training batches that generation may run ahead of the trainer; 0 waits for every update.
     pub async_queue_size: usize,
-    /// Optimiser steps that each batch is split into.
+    /// Optimiser steps that each batch is split into. With 1, and train.epochs_per_batch 1, every batch is one step, and
+    /// with train.sync every token is on-policy.
     pub steps_per_batch: usize,
+    /// How often each batch is trained. In every pass a token's ratio is to the same probability, that of
+    /// algo.importance.
+    pub epochs_per_batch: usize,
+    /// Leave rollouts that ran out of tokens, turns or context out of the loss. They still count in the baseline of
+    /// their prompt, and in whitening.
+    pub mask_truncated: bool,
     /// Tokens of one forward and backward of a rank at most, which lie one after the other without padding; a longer
     /// trajectory goes alone. Ranks have about as many each. Changes memory and speed, not the update.
     pub max_tokens_per_rank: usize,
@@ -281,6 +329,9 @@ pub struct Train {
     pub eval_every: Option<u64>,
     /// Evaluate before the first step.
     pub eval_at_start: bool,
+    /// Keep the model that does best in an evaluation, in best/ of the run directory, by this metric of it: accuracy,
+    /// reward_mean, or pass@K or maj@K with a K of eval.k. Unset: only the last model is kept.
+    pub keep_best: Option<String>,
 }
 
 impl Default for Train {
@@ -289,12 +340,15 @@ impl Default for Train {
             sync: false,
             async_queue_size: 1,
             steps_per_batch: 1,
+            epochs_per_batch: 1,
+            mask_truncated: false,
             max_tokens_per_rank: 8192,
             max_steps: None,
             max_logprob_gap: None,
             replay_routing: false,
             eval_every: None,
             eval_at_start: true,
+            keep_best: None,
         }
     }
 }

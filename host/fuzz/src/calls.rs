@@ -75,7 +75,6 @@ async fn estimate(script: &str) -> Result<Vec<f32>, Failure> {
         // Of every turn that a byte can name.
         turn_rewards: [vec![1.0], vec![0.0; 255], vec![0.5], vec![0.0; 255]].concat(),
         turn_offsets: vec![0, 256, 512],
-        gamma: 1.0,
         ..EstimatorBatch::default()
     };
     let estimate = WORLD.estimator.estimate(&batch).await?;

@@ -2,6 +2,7 @@
 
 use crate::episode::Driver;
 use crate::error::{ErrorGuard, RolloutError};
+use crate::filter::{Census, GroupFilter};
 use crate::pool;
 use crate::prompts::Prompts;
 use molt_core::chat::Task;
@@ -13,7 +14,6 @@ use molt_generator::Generator;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 /// Which prompts to roll out, and what to make of them.
@@ -33,6 +33,8 @@ pub struct Plan {
     /// A group with fewer finished rollouts is given up: dropped whole, counted, and replaced by a fresh prompt.
     /// 2 for an estimator that compares the rollouts of a group, else 1.
     pub min_finished: u32,
+    /// Which of the other groups are given up too.
+    pub filter: Option<GroupFilter>,
     /// When failing rollouts end the run.
     pub errors: ErrorLimit,
 }
@@ -51,8 +53,8 @@ pub struct Batch {
     pub groups: Vec<Group>,
     /// Every rollout dropped since the last batch, those of groups given up included, by ascending id.
     pub dropped: Vec<Dropped>,
-    /// How long the trainer waited for this batch.
-    pub wait: Duration,
+    /// What the groups that could be trained were like, before some were filtered.
+    pub census: Census,
 }
 
 /// Where a source of batches is between two steps of the trainer: all that another one needs to go on.
@@ -76,6 +78,7 @@ pub struct Stream {
     pub(crate) waiting: BTreeMap<GroupId, Group>,
     /// Rollouts dropped since the last batch.
     pub(crate) dropped: Vec<Dropped>,
+    pub(crate) census: Census,
     pub(crate) errors: ErrorWindow,
 }
 
@@ -105,6 +108,7 @@ impl<G: Generator> Batches<G> {
             ready: VecDeque::new(),
             waiting: BTreeMap::new(),
             dropped: Vec::new(),
+            census: Census::default(),
             errors: Book::new(&plan).guard.window,
         };
         Self::from(Source::Streaming(pool::start(driver, plan, stream)))
@@ -147,20 +151,18 @@ impl<G: Generator> Batches<G> {
     /// batches were given out and [`Batches::published`] was called for none of them.
     ///
     /// # Errors
-    /// If the generator stopped, or too many rollouts failed in plugins.
+    /// If the generator stopped, too many rollouts failed in plugins, or too many groups were filtered.
     pub async fn next(&mut self) -> Result<Option<Batch>, RolloutError> {
-        let start = Instant::now();
-        let batch = match &mut self.source {
+        match &mut self.source {
             Source::Sync(source) => {
                 let batch = source.next().await;
                 if !matches!(batch, Ok(Some(_))) {
                     self.unshipped.append(&mut source.book.dropped);
                 }
-                batch?
+                batch
             }
-            Source::Streaming(handle) => handle.next(&mut self.unshipped).await?,
-        };
-        Ok(batch.map(|batch| Batch { wait: start.elapsed(), ..batch }))
+            Source::Streaming(handle) => handle.next(&mut self.unshipped).await,
+        }
     }
 
     /// Weights trained on the oldest batch that was not published yet are in the generator: frees its slots.
@@ -256,9 +258,12 @@ impl Feed {
 /// Keeps account of every group that ended.
 pub(crate) struct Book {
     min_finished: usize,
+    filter: Option<GroupFilter>,
     pub(crate) guard: ErrorGuard,
     /// Rollouts dropped since the last batch.
     pub(crate) dropped: Vec<Dropped>,
+    /// Groups since the last batch.
+    pub(crate) census: Census,
 }
 
 impl Book {
@@ -266,8 +271,10 @@ impl Book {
         let planned = plan.groups().saturating_mul(u64::from(plan.samples));
         Self {
             min_finished: plan.min_finished.max(1) as usize,
+            filter: plan.filter,
             guard: ErrorGuard::new(plan.errors, planned),
             dropped: Vec::new(),
+            census: Census::default(),
         }
     }
 
@@ -278,23 +285,38 @@ impl Book {
             self.guard.enter(outcome)?;
         }
         let finished = group.finished().count();
-        if finished >= self.min_finished {
-            return Ok(Some(group));
+        if finished < self.min_finished {
+            let detail = format!("{finished} finished rollouts, and {} are needed", self.min_finished);
+            self.give_up(&group, &DropReason::GroupUnusable, &detail);
+            return Ok(None);
         }
-        let detail = format!("{finished} finished rollouts, and {} are needed", self.min_finished);
+        self.census.enter(&group);
+        if let Some(filter) = self.filter
+            && let Some(detail) = filter.refuses(&group)
+        {
+            self.give_up(&group, &DropReason::Filtered, &detail);
+            self.census.filtered += 1;
+            filter.bound(self.census.filtered)?;
+            return Ok(None);
+        }
+        Ok(Some(group))
+    }
+
+    /// Drops what is left of a group.
+    fn give_up(&mut self, group: &Group, reason: &DropReason, detail: &str) {
         self.dropped.extend(group.finished().map(|trajectory| Dropped {
             rollout: trajectory.rollout,
-            reason: DropReason::GroupUnusable,
-            detail: detail.clone(),
+            reason: reason.clone(),
+            detail: detail.to_owned(),
         }));
-        Ok(None)
     }
 
     /// Closes the account of a batch of usable groups, which come by ascending id.
     pub(crate) fn batch(&mut self, groups: Vec<Group>) -> Batch {
         let mut dropped = std::mem::take(&mut self.dropped);
         dropped.sort_by_key(|dropped| dropped.rollout);
-        Batch { groups, dropped, wait: Duration::ZERO }
+        let census = std::mem::take(&mut self.census);
+        Batch { groups, dropped, census }
     }
 }
 

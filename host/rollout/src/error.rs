@@ -24,6 +24,11 @@ pub enum RolloutError {
         /// What the last failure said.
         last: String,
     },
+    #[error(
+        "{filtered} prompts were filtered since the last batch, and rollout.filter.max_refills allows {max}: the model \
+         solves too few of these prompts or too many; widen rollout.filter.low and high, or train other prompts"
+    )]
+    Filtered { filtered: usize, max: usize },
     #[error("a rollout came to an unexpected end, which is a defect of Molt: {0}")]
     Task(#[from] tokio::task::JoinError),
     #[error("the rollouts have ended before")]

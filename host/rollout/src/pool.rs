@@ -113,9 +113,9 @@ async fn run<G: Generator>(
     teller: UnboundedSender<Told>,
     orders: UnboundedReceiver<Command>,
 ) -> Ended {
-    let Stream { ledger, waiting, dropped, errors, .. } = from;
+    let Stream { ledger, waiting, dropped, census, errors, .. } = from;
     let mut book = Book::new(&plan);
-    (book.dropped, book.guard.window) = (dropped, errors);
+    (book.dropped, book.census, book.guard.window) = (dropped, census, errors);
     let ended = stream(driver, plan, (ledger, waiting), teller, orders, &mut book).await;
     (book.dropped, ended)
 }
@@ -169,6 +169,7 @@ async fn stream<G: Generator>(
                         ready: VecDeque::new(),
                         waiting: waiting.clone(),
                         dropped: book.dropped.clone(),
+                        census: book.census.clone(),
                         errors: book.guard.window.clone(),
                     };
                     if teller.send(Told::Position(Box::new(stream))).is_err() {

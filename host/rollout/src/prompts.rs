@@ -5,6 +5,7 @@ use molt_core::chat::{Message, Role, Task};
 use molt_core::seed::{Purpose, derive, permutation};
 use molt_core::settings::BadRow;
 use serde_json::{Map, Value};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The column that names a row.
@@ -22,7 +23,17 @@ pub struct Prompts {
     pub skipped: usize,
 }
 
+/// Where a row comes from, as its column `key` says. None without such a column.
+pub fn source<'a>(task: &'a Task, key: &str) -> Option<&'a str> {
+    task.fields.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+}
+
 impl Prompts {
+    /// The different sources of the rows.
+    pub fn sources(&self, key: &str) -> BTreeSet<&str> {
+        self.rows.iter().filter_map(|task| source(task, key)).collect()
+    }
+
     /// Loads a file with one JSON object per line. The column `prompt_key` is a string (one user message) or
     /// a list of messages; `label_key` is a string, number or boolean, null or missing; a column `id` names
     /// the row, or else its line number does; the other columns become fields.

@@ -189,9 +189,8 @@ fn batch() -> EstimatorBatch {
         turn_offsets: (0..=rollouts).map(|rollout| rollout * 4).collect(),
         kl: (0..TOKENS).map(|token| (token % 11) as f32 / 1000.0).collect(),
         values: Vec::new(),
-        gamma: 0.99,
-        lambda: 0.95,
         kl_coef: 0.01,
+        parameters: vec![0.99],
     }
 }
 
@@ -206,9 +205,8 @@ fn own(batch: &EstimatorBatch) -> Batch {
         turn_offsets: batch.turn_offsets.clone(),
         kl: batch.kl.clone(),
         values: batch.values.clone(),
-        gamma: batch.gamma,
-        lambda: batch.lambda,
         kl_coef: batch.kl_coef,
+        parameters: batch.parameters.clone(),
     }
 }
 

@@ -45,6 +45,7 @@ pub(crate) mod estimator {
     wasmtime::component::bindgen!({
         path: "../../wit/0.2.0",
         world: "estimator-plugin",
+        with: { "molt:plugin/types": crate::bindings::types::molt::plugin::types },
         exports: { default: async },
         // A batch may have millions of numbers: they are copied once, into the plugin's memory.
         ownership: Borrowing { duplicate_if_necessary: false },

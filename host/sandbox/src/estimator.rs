@@ -8,6 +8,7 @@ use crate::bindings::v0_1;
 use crate::contract::Contract;
 use crate::error::{Cause, Failure, LoadError};
 use crate::info::Info;
+use crate::parameter::{Parameter, declared};
 use crate::plugin::{Call, Data, Plugin, kib};
 use crate::quote;
 
@@ -32,19 +33,24 @@ pub struct EstimatorBatch {
     pub kl: Vec<f32>,
     /// The critic's value at each action token; empty without a critic.
     pub values: Vec<f32>,
-    pub gamma: f32,
-    pub lambda: f32,
+    /// What a KL penalty in the reward is multiplied by.
     pub kl_coef: f32,
+    /// The values of the estimator's parameters, as [`parameter_values`](crate::parameter_values) gives them.
+    pub parameters: Vec<f64>,
 }
 
 /// What an estimator needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Traits {
     /// It compares the rollouts of one prompt.
     pub needs_group: bool,
     pub needs_values: bool,
+    /// It puts the KL penalty into the reward, or learns from it alone.
+    pub uses_kl: bool,
     /// The host whitens the advantages over all action tokens of the batch.
     pub whiten: bool,
+    /// What a run may set.
+    pub parameters: Vec<Parameter>,
 }
 
 /// One finite number per action token each.
@@ -108,9 +114,14 @@ impl EstimatorBatch {
             ("kl", &self.kl),
             ("values", &self.values),
         ];
-        match arrays.iter().find(|(_, array)| !all_finite(array)) {
-            Some((what, _)) => Err(format!("{what} are not all finite")),
-            None => Ok(()),
+        if let Some((what, _)) = arrays.iter().find(|(_, array)| !all_finite(array)) {
+            return Err(format!("{what} are not all finite"));
+        }
+        let parameters = self.parameters.iter().all(|value| value.is_finite());
+        if parameters && self.kl_coef.is_finite() {
+            Ok(())
+        } else {
+            Err("kl-coef and parameters are not all finite".into())
         }
     }
 
@@ -246,16 +257,18 @@ impl Estimator {
         self.plugin.instantiate(component).await
     }
 
-    /// What the estimator needs.
+    /// What the estimator needs, and what a run may set.
     ///
     /// # Errors
-    /// The plugin crashed or hit a limit.
+    /// The plugin crashed or hit a limit, or declares parameters that make no sense.
     pub async fn traits(&self) -> Result<Traits, Failure> {
         let mut store = self.plugin.store(Call::NONE).await;
         let run = async |store: &mut Store<Data>| self.component.describe(store).await;
-        let wit::Traits { needs_group, needs_values, whiten } =
+        let wit::Traits { needs_group, needs_values, uses_kl, whiten, parameters } =
             self.plugin.run(&mut store, None, run).await?;
-        Ok(Traits { needs_group, needs_values, whiten })
+        let parameters =
+            declared(parameters).map_err(|cause| self.plugin.failure(None, cause, Some(store.data())))?;
+        Ok(Traits { needs_group, needs_values, uses_kl, whiten, parameters })
     }
 
     /// The advantage and the return of every action token. The same batch gives the same bits.
@@ -295,8 +308,7 @@ fn to_wit(batch: &EstimatorBatch) -> wit::Batch<'_> {
         turn_offsets: &batch.turn_offsets,
         kl: &batch.kl,
         values: &batch.values,
-        gamma: batch.gamma,
-        lambda: batch.lambda,
         kl_coef: batch.kl_coef,
+        parameters: &batch.parameters,
     }
 }

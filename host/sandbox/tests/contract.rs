@@ -5,7 +5,7 @@ mod common;
 
 use common::{SANDBOX, call, library, limits, rollout, sample, say, task};
 use molt_core::chat::{Message, Role};
-use molt_sandbox::{Cause, EstimatorBatch, Sample, ToolCall, Traits, Verdict, inspect};
+use molt_sandbox::{Cause, EstimatorBatch, ParameterKind, Sample, ToolCall, Traits, Verdict, inspect};
 
 #[tokio::test]
 async fn a_reward_of_contract_0_1_scores() {
@@ -47,7 +47,11 @@ async fn an_environment_of_contract_0_1_plays() {
 async fn an_estimator_of_contract_0_1_estimates() {
     let plugin = SANDBOX.estimator(&library(), "contract-0-1-estimator", limits()).unwrap();
     let traits = plugin.traits().await.unwrap();
-    assert_eq!(traits, Traits { needs_group: true, needs_values: false, whiten: true });
+    let rate = ParameterKind::Float { default: 1.0, min: 0.0, max: 1.0 };
+    let parameters: Vec<_> = traits.parameters.iter().map(|p| (p.name.as_str(), &p.kind)).collect();
+    assert_eq!(parameters, [("gamma", &rate), ("lambda", &rate)]);
+    let expected = Traits { needs_group: true, uses_kl: true, whiten: true, ..Traits::default() };
+    assert_eq!(Traits { parameters: vec![], ..traits }, expected);
     let batch = EstimatorBatch {
         rewards: vec![1.0, 0.5],
         groups: vec![0, 0],
@@ -56,7 +60,7 @@ async fn an_estimator_of_contract_0_1_estimates() {
         turns: vec![0, 1, 0],
         turn_rewards: vec![0.25, 0.75, 0.5],
         turn_offsets: vec![0, 2, 3],
-        gamma: 0.5,
+        parameters: vec![0.5, 1.0],
         ..EstimatorBatch::default()
     };
     let estimate = plugin.estimate(&batch).await.unwrap();

@@ -331,7 +331,7 @@ pub(crate) mod tests {
         struct IfSync;
         impl<T> Shared<()> for T {}
         impl<T: Sync> Shared<IfSync> for T {}
-        assert!(<Group as Shared<_>>::NEVER);
+        const { assert!(<Group as Shared<_>>::NEVER) };
     }
 
     #[test]

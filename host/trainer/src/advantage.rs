@@ -6,17 +6,26 @@ use molt_core::outcome::Group;
 use molt_core::settings::Algo;
 use molt_core::trajectory::{Reward, Trajectory};
 use molt_core::whiten::whiten;
-use molt_sandbox::{Estimator, EstimatorBatch, Failure, Traits};
+use molt_sandbox::{Estimator, EstimatorBatch, Failure, Traits, parameter_values};
 
-/// Refuses an estimator whose needs the run does not meet.
-pub fn check_estimator(name: &str, traits: &Traits, samples_per_prompt: u32) -> Result<(), TrainError> {
+/// Refuses an estimator whose needs the run does not meet. Gives the values of its parameters.
+pub fn check_estimator(
+    algo: &Algo,
+    traits: &Traits,
+    samples_per_prompt: u32,
+) -> Result<Vec<f64>, TrainError> {
+    let estimator = || algo.estimator.clone();
     if traits.needs_values {
-        return Err(TrainError::NeedsCritic { estimator: name.to_owned() });
+        return Err(TrainError::NeedsCritic { estimator: estimator() });
     }
     if traits.needs_group && samples_per_prompt < 2 {
-        return Err(TrainError::NeedsGroup { estimator: name.to_owned(), samples: samples_per_prompt });
+        return Err(TrainError::NeedsGroup { estimator: estimator(), samples: samples_per_prompt });
     }
-    Ok(())
+    if !algo.whiten && !traits.whiten {
+        return Err(TrainError::WhitensNothing { estimator: estimator() });
+    }
+    parameter_values(&traits.parameters, &algo.parameters)
+        .map_err(|problem| TrainError::Parameter { estimator: estimator(), problem })
 }
 
 /// Asks the estimator for the advantages of all finished rollouts of `groups`. One row per segment, in order.
@@ -26,11 +35,11 @@ pub fn check_estimator(name: &str, traits: &Traits, samples_per_prompt: u32) -> 
 pub async fn advantages<'a>(
     estimator: &Estimator,
     traits: &Traits,
-    algo: &Algo,
+    parameters: &[f64],
     groups: &'a [Group],
     lowest: f64,
 ) -> Result<Vec<PolicyRow<'a>>, Failure> {
-    let batch = estimator_batch(algo, groups, lowest);
+    let batch = estimator_batch(parameters, groups, lowest);
     let mut advantages = estimator.estimate(&batch).await?.advantages;
     if traits.whiten {
         whiten(&mut advantages);
@@ -59,7 +68,7 @@ pub fn finished(groups: &[Group]) -> impl Iterator<Item = &Trajectory> {
 }
 
 /// The flat arrays of the estimator contract: action tokens only, segment after segment.
-fn estimator_batch(algo: &Algo, groups: &[Group], lowest: f64) -> EstimatorBatch {
+fn estimator_batch(parameters: &[f64], groups: &[Group], lowest: f64) -> EstimatorBatch {
     let floor = lowest_of(groups, lowest);
     let mut batch = EstimatorBatch {
         rewards: rewards(groups, lowest).iter().map(|&reward| reward as f32).collect(),
@@ -71,9 +80,8 @@ fn estimator_batch(algo: &Algo, groups: &[Group], lowest: f64) -> EstimatorBatch
         turn_offsets: vec![0],
         kl: Vec::new(),
         values: Vec::new(),
-        gamma: algo.gamma,
-        lambda: algo.lambda,
         kl_coef: 0.0,
+        parameters: parameters.to_vec(),
     };
     let populated = groups.iter().filter(|group| group.finished().next().is_some());
     for (dense, group) in (0_u32..).zip(populated) {
@@ -107,7 +115,9 @@ mod tests {
     use molt_core::chat::Task;
     use molt_core::ids::{GroupId, RolloutId, WeightVersion};
     use molt_core::outcome::{DropReason, Dropped, Outcome};
+    use molt_core::settings::ParameterValue;
     use molt_core::trajectory::{Sampled, Segment};
+    use molt_sandbox::{Parameter, ParameterKind};
     use std::collections::BTreeMap;
 
     fn task() -> Task {
@@ -176,8 +186,8 @@ mod tests {
 
     #[test]
     fn the_estimator_sees_action_tokens_of_finished_rollouts() {
-        let batch = estimator_batch(&Algo::default(), &groups(), 0.0);
-        assert_eq!(batch.rewards, [1.0, -0.5, -0.5]);
+        let batch = estimator_batch(&[0.5], &groups(), 0.0);
+        assert_eq!((batch.rewards, batch.parameters), (vec![1.0, -0.5, -0.5], vec![0.5]));
         assert_eq!(batch.groups, [0, 0, 1]);
         assert_eq!(batch.segment_rollouts, [0, 0, 1, 2]);
         assert_eq!(batch.segment_offsets, [0, 3, 4, 6, 7]);
@@ -204,14 +214,40 @@ mod tests {
 
     #[test]
     fn what_an_estimator_needs_is_checked() {
-        let traits = |needs_group, needs_values| Traits { needs_group, needs_values, whiten: false };
-        check_estimator("grpo", &traits(true, false), 2).expect("two rollouts are enough");
-        check_estimator("reinforce", &traits(false, false), 1).expect("it needs nothing");
-        let error = check_estimator("grpo", &traits(true, false), 1).expect_err("one rollout has no group");
+        let group = Traits { needs_group: true, ..Traits::default() };
+        let critic = Traits { needs_values: true, ..Traits::default() };
+        let check = |name: &str, traits: &Traits, samples| {
+            let algo = Algo { estimator: name.into(), ..Algo::default() };
+            check_estimator(&algo, traits, samples)
+        };
+        check("grpo", &group, 2).expect("two rollouts are enough");
+        check("reinforce", &Traits::default(), 1).expect("it needs nothing");
+        let error = check("grpo", &group, 1).expect_err("one rollout has no group");
         assert!(error.to_string().contains("rollout.samples_per_prompt must be at least 2, found 1"));
+        let unwhitened = Algo { whiten: false, ..Algo::default() };
+        assert!(matches!(check_estimator(&unwhitened, &group, 2), Err(TrainError::WhitensNothing { .. })));
+        let whitened = Traits { whiten: true, ..Traits::default() };
+        check_estimator(&unwhitened, &whitened, 1).expect("there is something to leave out");
         assert!(matches!(
-            check_estimator("gae", &traits(false, true), 8),
+            check("gae", &critic, 8),
             Err(TrainError::NeedsCritic { estimator }) if estimator == "gae"
         ));
+    }
+
+    #[test]
+    fn a_parameter_is_one_that_the_estimator_declares() {
+        let kind = ParameterKind::Float { default: 1.0, min: 0.0, max: 1.0 };
+        let gamma = Parameter { name: "gamma".into(), doc: "discount".into(), kind };
+        let traits = Traits { parameters: vec![gamma], ..Traits::default() };
+        let check = |name: &str, value| {
+            let parameters = [(name.to_owned(), ParameterValue::Number(value))].into();
+            let algo = Algo { estimator: "reinforce".into(), parameters, ..Algo::default() };
+            check_estimator(&algo, &traits, 1).map_err(|error| error.to_string())
+        };
+        assert_eq!(check("gamma", 0.5), Ok(vec![0.5]));
+        let at = "algo.parameters does not fit the estimator reinforce: ";
+        let unknown = format!("{at}there is no parameter lambda: the plugin has gamma");
+        assert_eq!(check("lambda", 0.5), Err(unknown));
+        assert_eq!(check("gamma", 2.0), Err(format!("{at}gamma is 2, but must be a number from 0 to 1")));
     }
 }

@@ -24,7 +24,7 @@ const STATE: &str = "state";
 const MODEL: &str = "model";
 
 /// Raised when files are laid out in another way.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// What a run is of, which one that goes on must be of too.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -394,7 +394,7 @@ fn list(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
 }
 
 /// Removes a directory that may not be there.
-fn remove(dir: &Path) -> io::Result<()> {
+pub(crate) fn remove(dir: &Path) -> io::Result<()> {
     match fs::remove_dir_all(dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),

@@ -4,7 +4,7 @@ use molt_generator::GeneratorError;
 use molt_model::{ModelError, TextError};
 use molt_observe::ObserveError;
 use molt_rollout::{DataError, RolloutError};
-use molt_sandbox::Failure;
+use molt_sandbox::{Failure, ParameterError};
 use molt_torch::TorchError;
 use std::path::PathBuf;
 
@@ -36,6 +36,15 @@ pub enum TrainError {
          found {samples}"
     )]
     NeedsGroup { estimator: String, samples: u32 },
+    #[error("algo.whiten is false, and the estimator {estimator} whitens nothing: leave it out")]
+    WhitensNothing { estimator: String },
+    #[error("algo.parameters does not fit the estimator {estimator}: {problem}")]
+    Parameter { estimator: String, problem: ParameterError },
+    #[error(
+        "the estimator {estimator} compares the rollouts of a prompt: rollout.min_group must be at least 2, found \
+         {finished}"
+    )]
+    MinGroup { estimator: String, finished: u32 },
     #[error(
         "libtorch gave up: {0}; if memory ran out, lower train.max_tokens_per_rank or sft.max_tokens_per_rank"
     )]

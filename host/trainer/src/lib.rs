@@ -6,14 +6,17 @@ pub mod conversations;
 pub mod error;
 pub mod freeze;
 mod heartbeat;
+pub mod held_out;
 pub mod loss;
 mod mesh;
 pub mod optim;
+mod populations;
 pub mod ranks;
 pub mod report;
 pub mod rl;
 mod save;
 pub mod sft;
+pub mod shape;
 mod shards;
 pub mod step;
 

@@ -4,12 +4,14 @@
 use crate::advantage::finished;
 use crate::loss::correction::Correction;
 use crate::optim::Update;
+use crate::populations;
+use crate::shape::Shaped;
 use crate::step::{PolicyRow, PolicySums};
 use molt_core::ids::WeightVersion;
 use molt_core::outcome::{Dropped, Group};
 use molt_core::settings::CorrectionMode;
 use molt_core::trajectory::{Reward, Trajectory};
-use molt_rollout::readable;
+use molt_rollout::{Census, readable};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,20 +19,41 @@ use std::time::{Duration, Instant};
 /// Metrics of one step by name.
 pub type Metrics = BTreeMap<String, f64>;
 
-/// Where the time of a step went.
+/// Where the time of a step went, from the metrics of the step before to its own, without a gap.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Times {
+    /// What follows a step: records, evaluation, checkpoint.
+    pub between: Duration,
     /// The trainer waited for rollouts.
     pub generate_wait: Duration,
-    /// Advantages, forward, backward and update.
+    /// Rewards and the estimator.
+    pub advantages: Duration,
+    /// Forward, backward and update.
     pub train: Duration,
     /// New weights went to the generator.
     pub publish: Duration,
 }
 
 impl Times {
-    fn total(&self) -> f64 {
-        (self.generate_wait + self.train + self.publish).as_secs_f64()
+    /// Of the step itself.
+    fn work(&self) -> f64 {
+        (self.generate_wait + self.advantages + self.train + self.publish).as_secs_f64()
+    }
+}
+
+/// Cuts time into pieces without gaps.
+#[derive(Debug)]
+pub(crate) struct Clock(Instant);
+
+impl Clock {
+    pub(crate) fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    /// The time since the last call, or the start.
+    pub(crate) fn lap(&mut self) -> Duration {
+        let now = Instant::now();
+        now - std::mem::replace(&mut self.0, now)
     }
 }
 
@@ -126,11 +149,22 @@ fn mean(sums: &[(f64, usize)]) -> Option<f64> {
 #[derive(Debug)]
 pub struct Step<'a> {
     pub groups: &'a [Group],
-    /// The reward of every finished rollout, in order.
+    /// The reward that every finished rollout is trained with, in order.
     pub rewards: &'a [f64],
-    pub rows: &'a [PolicyRow<'a>],
+    /// Of the groups, those from which nothing can be learnt.
+    pub silent: usize,
+    /// The loss has the divergence from a reference.
+    pub has_reference: bool,
     /// Every rollout dropped since the step before.
     pub dropped: &'a [Dropped],
+    /// What the filter chose from, if there is one.
+    pub census: Option<&'a Census>,
+    /// What was made of the rewards, if anything is.
+    pub shaped: Option<Shaped>,
+    /// Truncated rollouts are not in the loss.
+    pub mask_truncated: bool,
+    /// The column that says where a row comes from.
+    pub source_key: &'a str,
     /// The weights that the step began with.
     pub version: WeightVersion,
     /// Sums over all optimiser steps of the batch.
@@ -158,8 +192,13 @@ impl Step<'_> {
             put("train/router_balance", sums.balance);
         }
         put("rollout/groups", self.groups.len() as f64);
-        put("rollout/zero_advantage_groups", self.zero_advantage_groups() as f64);
+        put("rollout/zero_advantage_groups", self.silent as f64);
+        let equal = populations::zero_variance_groups(self.groups, self.rewards);
+        put("rollout/zero_variance_groups", equal as f64);
+        put("time/step", times.between.as_secs_f64() + times.work());
+        put("time/between", times.between.as_secs_f64());
         put("time/generate_wait", times.generate_wait.as_secs_f64());
+        put("time/advantages", times.advantages.as_secs_f64());
         put("time/train", times.train.as_secs_f64());
         put("time/publish", times.publish.as_secs_f64());
         put("perf/tokens_per_s", self.tokens_per_s());
@@ -169,18 +208,11 @@ impl Step<'_> {
             put("train/dual_clip_fraction", sums.dual_clipped / tokens);
             put("train/ratio_mean", sums.ratio / tokens);
             put("train/kl_sampled", sums.kl / tokens);
-            let staleness: Vec<u64> = self
-                .trajectories()
-                .flat_map(|t| t.segments.iter().flat_map(|s| s.actions()))
-                .map(|action| self.version.0.saturating_sub(action.version.0))
-                .collect();
-            put("rollout/staleness_mean", staleness.iter().sum::<u64>() as f64 / tokens);
-            put("rollout/staleness_max", staleness.iter().max().copied().unwrap_or(0) as f64);
         }
         if sums.units > 0 {
             put("train/correction_outside", sums.outside as f64 / sums.units as f64);
         }
-        if self.rows.iter().any(|row| row.reference.is_some()) {
+        if self.has_reference {
             put("train/kl_reference", sums.kl_reference / tokens.max(1.0));
         }
         if sums.on_policy > 0 {
@@ -192,20 +224,24 @@ impl Step<'_> {
             put("rollout/solved_rate", self.share(|t| t.reward.solved()));
             put("rollout/truncated_rate", self.share(|t| t.truncated));
             put("rollout/invalid_rate", self.share(|t| matches!(t.reward, Reward::Invalid { .. })));
-            put("rollout/length_mean", tokens / self.rewards.len() as f64);
+        }
+        if self.mask_truncated {
+            put("rollout/masked", self.trajectories().filter(|t| t.truncated).count() as f64);
         }
         for (name, mean) in molt_rollout::metrics(self.trajectories()) {
             put(&metric_name(&name), mean);
         }
-        for drop in self.dropped {
-            *metrics.entry(format!("dropped/{}", drop.reason.label())).or_default() += 1.0;
-        }
+        metrics.extend(populations::rollouts(self.groups, self.rewards, self.dropped));
+        metrics.extend(populations::staleness(self.groups, self.version));
+        metrics.extend(populations::sources(self.groups, self.rewards, self.source_key));
+        metrics.extend(self.census.map(populations::before_filter).unwrap_or_default());
+        metrics.extend(self.shaped.as_ref().map(populations::shaped).unwrap_or_default());
         metrics
     }
 
     /// What the progress line says of the step.
     pub fn line(&self) -> String {
-        let share = |part: Duration| (100.0 * part.as_secs_f64() / self.times.total().max(1e-9)).round();
+        let share = |part: Duration| (100.0 * part.as_secs_f64() / self.times.work().max(1e-9)).round();
         format!(
             "reward {:.2} solved {:.0}% {} tok/s gen {}% train {}% publish {}%",
             self.reward_mean(),
@@ -222,7 +258,7 @@ impl Step<'_> {
     }
 
     fn tokens_per_s(&self) -> f64 {
-        self.sums.tokens as f64 / self.times.total().max(1e-9)
+        self.sums.tokens as f64 / self.times.work().max(1e-9)
     }
 
     fn reward_mean(&self) -> f64 {
@@ -233,19 +269,19 @@ impl Step<'_> {
     fn share(&self, holds: impl Fn(&Trajectory) -> bool) -> f64 {
         self.trajectories().filter(|t| holds(t)).count() as f64 / self.rewards.len().max(1) as f64
     }
+}
 
-    /// Groups from which nothing can be learnt, e.g. since all rollouts have the same reward.
-    fn zero_advantage_groups(&self) -> usize {
-        let mut rows = self.rows.iter();
-        let silent = |group: &&Group| {
-            let segments = group.finished().map(|t| t.segments.len()).sum();
-            // Not `all` on the iterator itself, which would stop before the group's last row.
-            let nonzero =
-                rows.by_ref().take(segments).filter(|r| r.advantages.iter().any(|&a| a != 0.0)).count();
-            nonzero == 0
-        };
-        self.groups.iter().filter(silent).count()
-    }
+/// Groups from which nothing can be learnt, e.g. since all rollouts have the same reward. `rows` are those of all
+/// finished rollouts, in order.
+pub fn zero_advantage_groups(groups: &[Group], rows: &[PolicyRow<'_>]) -> usize {
+    let mut rows = rows.iter();
+    let silent = |group: &&Group| {
+        let segments = group.finished().map(|t| t.segments.len()).sum();
+        // Not `all` on the iterator itself, which would stop before the group's last row.
+        let nonzero = rows.by_ref().take(segments).filter(|r| r.advantages.iter().any(|&a| a != 0.0)).count();
+        nonzero == 0
+    };
+    groups.iter().filter(silent).count()
 }
 
 /// A metric of rollouts among those of the run: `reward/NAME` is the host's, and others are a plugin's own.
@@ -327,8 +363,13 @@ mod tests {
         let step = Step {
             groups: &groups,
             rewards: &[1.0, 0.0, 0.0, 1.0],
-            rows: &rows,
+            silent: zero_advantage_groups(&groups, &rows),
+            has_reference: false,
             dropped: &[drop(0), drop(1)],
+            census: None,
+            shaped: None,
+            mask_truncated: true,
+            source_key: "data_source",
             version: WeightVersion(5),
             sums: PolicySums {
                 tokens: 8,
@@ -341,8 +382,10 @@ mod tests {
             update: Update::default(),
             times: Times {
                 generate_wait: Duration::from_secs(2),
+                advantages: Duration::ZERO,
                 train: Duration::from_secs(1),
                 publish: Duration::from_secs(1),
+                between: Duration::from_secs(3),
             },
         };
         let metrics = step.metrics();
@@ -354,6 +397,7 @@ mod tests {
             ("rollout/length_mean", 2.0),
             ("rollout/groups", 2.0),
             ("rollout/zero_advantage_groups", 1.0),
+            ("rollout/zero_variance_groups", 1.0),
             ("rollout/staleness_mean", 0.5),
             ("rollout/staleness_max", 1.0),
             ("train/clip_fraction", 0.25),
@@ -363,9 +407,14 @@ mod tests {
             ("reward/math", 4.0),
             ("dropped/trap", 2.0),
             ("perf/tokens_per_s", 2.0),
+            ("time/step", 7.0),
+            ("rollout/masked", 1.0),
         ] {
             assert!((metrics[name] - want).abs() < 1e-12, "{name}: {} is not {want}", metrics[name]);
         }
+        let parts = ["between", "generate_wait", "advantages", "train", "publish"];
+        let parts: f64 = parts.iter().map(|part| metrics[&format!("time/{part}")]).sum();
+        assert!((parts - metrics["time/step"]).abs() < 1e-12, "nothing is left over");
         assert_eq!(step.line(), "reward 0.50 solved 50% 2 tok/s gen 50% train 25% publish 25%");
     }
 
@@ -398,8 +447,13 @@ mod tests {
         let step = Step {
             groups: &groups,
             rewards: &[1.0],
-            rows: &[],
+            silent: 0,
+            has_reference: false,
             dropped: &[],
+            census: None,
+            shaped: None,
+            mask_truncated: false,
+            source_key: "data_source",
             version: WeightVersion(5),
             sums: PolicySums { tokens: 1, ..PolicySums::default() },
             update: Update::default(),

@@ -3,22 +3,23 @@
 use crate::advantage::{advantages, rewards};
 use crate::checkpoint::{Checkpoints, From};
 use crate::error::TrainError;
+use crate::held_out::{Best, HeldOut};
 use crate::loss::PolicyLoss;
 use crate::optim::Update;
 use crate::ranks::Ranks;
-use crate::report::{Step, Summary, Times, markdown, metric_name};
+use crate::report::{Clock, Step, Summary, Times, markdown, zero_advantage_groups};
 use crate::save::{End, conclude, guarded, save_model};
+use crate::shape::{Shaping, min_group, without_truncated};
 use crate::step::{Layout, Learner, PolicyRow, PolicySums};
 use molt_core::outcome::{Dropped, Group};
-use molt_core::settings::{Importance, Model, TrainSettings};
+use molt_core::settings::{FilterBy, Importance, Model, Train, TrainSettings};
 use molt_core::trajectory::Segment;
 use molt_generator::{Generator, WeightUpdate};
 use molt_model::Weights;
 use molt_observe::{Progress, RunDir};
-use molt_rollout::{Batches, Driver, Plan, Position, Prompts, evaluate};
+use molt_rollout::{Batches, Driver, GroupFilter, Measure, Plan, Position, Prompts};
 use molt_sandbox::{Estimator, Traits};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::runtime::Handle;
@@ -50,15 +51,11 @@ pub struct Training<G: Generator> {
     pub prompts: Arc<Prompts>,
     pub held_out: Option<HeldOut<G>>,
     pub estimator: Estimator,
-    /// What the estimator says of itself, checked by [`crate::advantage::check_estimator`].
+    /// What the estimator says of itself.
     pub traits: Traits,
+    /// The values of its parameters, from [`crate::advantage::check_estimator`].
+    pub parameters: Vec<f64>,
     pub from: From,
-}
-
-/// Prompts that are never trained on, and how they are rolled out.
-pub struct HeldOut<G: Generator> {
-    pub driver: Driver<G>,
-    pub prompts: Prompts,
 }
 
 /// Runs to the end of the data, or to `train.max_steps`, and saves the model to `model/` in the run directory.
@@ -90,22 +87,32 @@ fn run<G: Generator>(
     started: Instant,
     summary: &mut Summary,
 ) -> Result<End, TrainError> {
-    let Training { settings, weights, ranks, driver, prompts, held_out, estimator, traits, from } = training;
-    let plan = plan(&settings, prompts, traits.needs_group);
+    let Training { settings, weights, ranks, driver, prompts, held_out, estimator, traits, parameters, from } =
+        training;
+    let traits = Traits { whiten: traits.whiten && settings.algo.whiten, ..traits };
+    let plan = plan(&settings, prompts, traits.needs_group)?;
     let planned = batches_planned(&settings, &plan);
+    let is_filtered = plan.filter.is_some();
+    let steps_of_a_batch = settings.train.steps_per_batch.saturating_mul(settings.train.epochs_per_batch);
     let mut learner = Learner::new(
         weights,
         ranks,
         &settings.optim,
-        planned.saturating_mul(settings.train.steps_per_batch as u64),
+        planned.saturating_mul(steps_of_a_batch as u64),
         Layout::new(settings.train.max_tokens_per_rank, &settings.fsdp),
         settings.rollout.temperature,
     )?;
     learner.balance_experts(settings.moe.router_aux_coef)?;
     let progress = Progress::new(Some(planned), "train");
-    let eval = |run_dir: &mut RunDir, step| match &held_out {
-        Some(held_out) => evaluate_held_out(held_out, &settings, run_dir, step, &progress, (runtime, stop)),
-        None => Ok(None),
+    let mut best = Best::open(run_dir.path(), settings.train.keep_best.as_deref());
+    let mut eval = |run_dir: &mut RunDir, learner: &mut Learner, step| -> Result<_, TrainError> {
+        let Some(held_out) = &held_out else { return Ok(None) };
+        let Some(metrics) = held_out.evaluate(measure(&settings), (runtime, stop))? else { return Ok(None) };
+        run_dir.metrics(step, &metrics)?;
+        best.offer(&metrics, step, learner, &settings.model)?;
+        let accuracy = metrics.get("eval/accuracy").copied().unwrap_or(0.0);
+        progress.note(&format!("held-out accuracy at step {step}: {:.1}%", 100.0 * accuracy));
+        Ok(Some(accuracy))
     };
     let mut position = None;
     if let Some(checkpoint) = &from.checkpoint {
@@ -116,7 +123,7 @@ fn run<G: Generator>(
     let saved = (&settings.ckpt, &settings.model);
     let mut checkpoints = Checkpoints::new(run_dir.path(), saved, from.identity, summary.steps);
     if settings.train.eval_at_start && from.checkpoint.is_none() {
-        summary.held_out_accuracy_before = eval(run_dir, 0)?;
+        summary.held_out_accuracy_before = eval(run_dir, &mut learner, 0)?;
     }
 
     let mut batches = {
@@ -129,9 +136,12 @@ fn run<G: Generator>(
         }
     };
     let loss = PolicyLoss::from(&settings);
+    let shaping = Shaping::new(&settings.reward, &driver.turn);
+    let mut clock = Clock::start();
     let mut unwritten: Option<(u64, Vec<Group>)> = None;
     let mut end = End::Finished;
     while settings.train.max_steps.is_none_or(|max| summary.steps < max) {
+        let between = clock.lap();
         let next = runtime.block_on(async {
             tokio::select! {
                 biased;
@@ -139,11 +149,12 @@ fn run<G: Generator>(
                 batch = batches.next() => Some(batch),
             }
         });
+        let generate_wait = clock.lap();
         let Some(next) = next else {
             end = End::Interrupted;
             break;
         };
-        let batch = match next {
+        let mut batch = match next {
             Ok(Some(batch)) => batch,
             Ok(None) => break,
             Err(error) => {
@@ -155,10 +166,10 @@ fn run<G: Generator>(
         let step = summary.steps + 1;
         let version = learner.version();
 
-        let clock = Instant::now();
+        let shaped = shaping.apply(&mut batch.groups);
         let lowest = settings.reward.lowest;
         let mut rows =
-            match runtime.block_on(advantages(&estimator, &traits, &settings.algo, &batch.groups, lowest)) {
+            match runtime.block_on(advantages(&estimator, &traits, &parameters, &batch.groups, lowest)) {
                 Ok(rows) => rows,
                 Err(failure) => {
                     // Nor with an estimator that has no answer.
@@ -166,30 +177,39 @@ fn run<G: Generator>(
                     return Err(TrainError::Estimator { step, source: Box::new(failure) });
                 }
             };
-        if loss.importance == Importance::Old && settings.train.steps_per_batch > 1 {
+        let silent = zero_advantage_groups(&batch.groups, &rows);
+        if settings.train.mask_truncated {
+            rows = without_truncated(&batch.groups, rows);
+        }
+        let advantages = clock.lap();
+        if loss.importance == Importance::Old && steps_of_a_batch > 1 {
             remember(&mut rows, &mut learner)?;
         }
         let mut sums = PolicySums::default();
         let mut update = Update::default();
-        for part in parts(&rows, settings.train.steps_per_batch) {
+        // None if all rollouts are masked: the weights stay as they are.
+        for part in passes(&rows, &settings.train) {
             let seen;
             (seen, update) = learner.policy_step(part, &loss)?;
             sums.add(&seen);
         }
-        let train = clock.elapsed();
-
-        let publishing = Instant::now();
+        let train = clock.lap();
         publish(&mut learner, &driver, runtime)?;
         batches.published(learner.version());
-        let times = Times { generate_wait: batch.wait, train, publish: publishing.elapsed() };
+        let times = Times { between, generate_wait, advantages, train, publish: clock.lap() };
 
         let rewards = rewards(&batch.groups, lowest);
         summary.add_step(&sums, &rewards);
         let seen = Step {
             groups: &batch.groups,
             rewards: &rewards,
-            rows: &rows,
+            silent,
+            has_reference: rows.iter().any(|row| row.reference.is_some()),
             dropped: &batch.dropped,
+            census: is_filtered.then_some(&batch.census),
+            shaped: shaping.is_set().then_some(shaped),
+            mask_truncated: settings.train.mask_truncated,
+            source_key: settings.data.source_key(),
             version,
             sums,
             update,
@@ -217,7 +237,7 @@ fn run<G: Generator>(
             unwritten = Some((step, batch.groups));
         }
         if settings.train.eval_every.is_some_and(|every| step.is_multiple_of(every)) {
-            summary.held_out_accuracy_after = eval(run_dir, step)?;
+            summary.held_out_accuracy_after = eval(run_dir, &mut learner, step)?;
         }
         summary.clock(started);
         if checkpoints.due(step, false) {
@@ -248,7 +268,7 @@ fn run<G: Generator>(
     let evaluated = settings.train.eval_every.is_some_and(|every| summary.steps.is_multiple_of(every))
         && summary.held_out_accuracy_after.is_some();
     if end == End::Finished && !evaluated {
-        summary.held_out_accuracy_after = eval(run_dir, summary.steps)?;
+        summary.held_out_accuracy_after = eval(run_dir, &mut learner, summary.steps)?;
     }
     progress.done();
     // An evaluation that was asked to stop gave no accuracy.
@@ -287,38 +307,14 @@ fn publish<G: Generator>(
     Ok(runtime.block_on(driver.generator.load_weights(new))?)
 }
 
-/// The held-out accuracy under the generator's weights, logged as the metrics of `step`. None if `stop` came first.
-fn evaluate_held_out<G: Generator>(
-    held_out: &HeldOut<G>,
-    settings: &TrainSettings,
-    run_dir: &mut RunDir,
-    step: u64,
-    progress: &Progress,
-    (runtime, stop): (&Handle, &CancellationToken),
-) -> Result<Option<f64>, TrainError> {
-    let clock = Instant::now();
-    let (samples, ks, errors) = (settings.eval.samples, &settings.eval.k, settings.plugins.error_limit());
-    let report = runtime.block_on(async {
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => None,
-            report = evaluate(&held_out.driver, &held_out.prompts, samples, ks, errors) => Some(report),
-        }
-    });
-    let Some(report) = report.transpose()? else { return Ok(None) };
-    let accuracy = report.pass_at.get(&1).copied().unwrap_or(0.0);
-    let mut metrics: BTreeMap<String, f64> =
-        report.pass_at.iter().map(|(k, share)| (format!("eval/pass@{k}"), *share)).collect();
-    metrics.insert("eval/accuracy".to_owned(), accuracy);
-    metrics.insert("eval/dropped".to_owned(), report.dropped.values().sum::<usize>() as f64);
-    metrics.insert("time/eval".to_owned(), clock.elapsed().as_secs_f64());
-    for (name, mean) in [("eval/reward_mean", report.mean_reward), ("eval/length_mean", report.mean_tokens)] {
-        metrics.extend(mean.map(|mean| (name.to_owned(), mean)));
+/// How held-out prompts are measured.
+fn measure(settings: &TrainSettings) -> Measure<'_> {
+    Measure {
+        samples: settings.eval.samples,
+        ks: &settings.eval.k,
+        source_key: settings.data.source_key(),
+        errors: settings.plugins.error_limit(),
     }
-    metrics.extend(report.metrics.iter().map(|(name, mean)| (format!("eval/{}", metric_name(name)), *mean)));
-    run_dir.metrics(step, &metrics)?;
-    progress.note(&format!("held-out accuracy at step {step}: {:.1}%", 100.0 * accuracy));
-    Ok(Some(accuracy))
 }
 
 /// Counts rollouts that were dropped, and writes down why.
@@ -336,23 +332,39 @@ fn record_dropped(dropped: &[Dropped], summary: &mut Summary, run_dir: &RunDir) 
 }
 
 /// What the rollouts are drawn from.
-fn plan(settings: &TrainSettings, prompts: Arc<Prompts>, needs_group: bool) -> Plan {
-    Plan {
+fn plan(settings: &TrainSettings, prompts: Arc<Prompts>, needs_group: bool) -> Result<Plan, TrainError> {
+    let (rollout, filter) = (&settings.rollout, &settings.rollout.filter);
+    let max_refills = filter.max_refills.unwrap_or(rollout.batch_size.saturating_mul(10));
+    let (by, low, high) = (filter.by, filter.low, filter.high);
+    Ok(Plan {
         prompts,
         passes: settings.data.passes,
         shuffle: settings.data.shuffle,
         seed: settings.run.seed,
-        batch_size: settings.rollout.batch_size,
-        samples: settings.rollout.samples_per_prompt,
-        min_finished: if needs_group { 2 } else { 1 },
+        batch_size: rollout.batch_size,
+        samples: rollout.samples_per_prompt,
+        min_finished: min_group(rollout, &settings.algo.estimator, needs_group)?,
+        filter: (by != FilterBy::Off).then_some(GroupFilter {
+            by,
+            low,
+            high,
+            lowest: settings.reward.lowest,
+            max_refills,
+        }),
         errors: settings.plugins.error_limit(),
-    }
+    })
 }
 
 /// Batches that the run has if no group is dropped.
 fn batches_planned(settings: &TrainSettings, plan: &Plan) -> u64 {
     let batches = plan.groups().div_ceil(plan.batch_size.max(1) as u64);
     settings.train.max_steps.map_or(batches, |max| max.min(batches))
+}
+
+/// The rows of every optimiser step of a batch: all of them in parts, as often as the settings say.
+fn passes<'a, T>(rows: &'a [T], train: &Train) -> impl Iterator<Item = &'a [T]> {
+    let steps = train.steps_per_batch;
+    (0..train.epochs_per_batch).flat_map(move |_| parts(rows, steps))
 }
 
 /// Splits rows into at most `count` runs of nearly equal length, none of them empty.

@@ -4,12 +4,12 @@ use crate::{learning, peer, plugins, process, setup};
 use anyhow::{Result, bail};
 
 /// `bench sandbox [PART…]`, on the components that ship and on the example in every language, `bench train [PART…]`,
-/// beside PyTorch, and `bench learning [ARM…]`.
+/// beside PyTorch, and `bench learning [ESTIMATOR…]`.
 pub(crate) fn bench(arguments: &[String]) -> Result<()> {
     match arguments.split_first().map(|(what, parts)| (what.as_str(), parts)) {
         Some(("sandbox", parts)) => sandbox(parts),
         Some(("train", parts)) => train(parts),
-        Some(("learning", arms)) => learning::bench(arms),
+        Some(("learning", estimators)) => learning::bench(estimators),
         _ => bail!("`cargo xtask bench` takes what to measure: sandbox, train or learning"),
     }
 }

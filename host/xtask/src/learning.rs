@@ -9,33 +9,20 @@ use std::fs;
 use std::path::Path;
 
 const SEEDS: u64 = 3;
-/// Few enough for all arms to be done in half an hour, many enough to tell learning from noise.
+/// Few enough for all estimators to be done in half an hour, many enough to tell learning from noise.
 const STEPS: u64 = 100;
 const EVERY: u64 = 25;
 
-/// One way to learn: its name, and what it has beside the demonstration's settings.
-struct Arm {
-    name: &'static str,
-    settings: &'static [&'static str],
-}
-
-const fn arm(name: &'static str, settings: &'static [&'static str]) -> Arm {
-    Arm { name, settings }
-}
-
-const ARMS: [Arm; 3] = [
-    arm("grpo", &["--algo.estimator", "grpo"]),
-    arm("reinforce", &["--algo.estimator", "reinforce"]),
-    arm("turn-credit", &["--algo.estimator", "turn-credit"]),
-];
+const ESTIMATORS: [&str; 8] =
+    ["dr-grpo", "grpo", "maxrl", "reinforce", "reinforce-baseline", "rloo", "rloo-length", "turn-credit"];
 
 /// Held-out accuracy by step.
 type Curve = BTreeMap<u64, f64>;
 
-/// Runs the arms that are named, or all, prints a table of their curves and writes it beside the runs.
+/// Runs the estimators that are named, or all, prints a table of their curves and writes it beside the runs.
 pub(crate) fn bench(names: &[String]) -> Result<()> {
-    if let Some(unknown) = names.iter().find(|name| ARMS.iter().all(|arm| arm.name != **name)) {
-        let known = ARMS.map(|arm| arm.name).join(", ");
+    if let Some(unknown) = names.iter().find(|name| !ESTIMATORS.contains(&name.as_str())) {
+        let known = ESTIMATORS.join(", ");
         bail!("`cargo xtask bench learning` has no {unknown:?}; it has {known}");
     }
     let cache = setup::setup()?;
@@ -47,18 +34,17 @@ pub(crate) fn bench(names: &[String]) -> Result<()> {
     for seed in 0..SEEDS {
         let at = dir.join(format!("seed-{seed}"));
         let model = demo::tuned(&molt, &at, seed)?;
-        let chosen = ARMS.iter().filter(|arm| names.is_empty() || names.iter().any(|n| n == arm.name));
-        for arm in chosen {
-            println!("── {}, seed {seed}", arm.name);
-            let run = at.join(arm.name.replace(' ', "-"));
+        for estimator in ESTIMATORS.into_iter().filter(|e| names.is_empty() || names.iter().any(|n| n == e)) {
+            println!("── {estimator}, seed {seed}");
+            let run = at.join(estimator);
             let mut command = demo::molt(&molt, &["train", "--config", "examples/demo/rl.toml"]);
             command.args(["--train.max_steps", &STEPS.to_string(), "--train.eval_every", &EVERY.to_string()]);
-            command.args(["--run.seed", &seed.to_string()]).args(arm.settings);
+            command.args(["--run.seed", &seed.to_string(), "--algo.estimator", estimator]);
             process::run(command.arg("--model.path").arg(&model).arg("--run.dir").arg(&run))?;
             let curve = curve(&run.join("metrics.jsonl"))?;
-            match curves.iter_mut().find(|(name, _)| *name == arm.name) {
+            match curves.iter_mut().find(|(name, _)| *name == estimator) {
                 Some((_, of_seeds)) => of_seeds.push(curve),
-                None => curves.push((arm.name, vec![curve])),
+                None => curves.push((estimator, vec![curve])),
             }
         }
     }

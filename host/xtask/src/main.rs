@@ -39,7 +39,7 @@ cargo xtask COMMAND
   bench train [PART…]
            training steps beside PyTorch's fully_shard, which the first call installs into the cache; a part is speed or
            memory
-  bench learning [ARM…]
+  bench learning [ESTIMATOR…]
            the demo's task with every estimator and three seeds: a table of held-out accuracy
   fuzz [--seconds N] [calls|files|texts]
            look for inputs that the host does not survive, 60 seconds without being told

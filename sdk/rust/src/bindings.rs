@@ -52,6 +52,7 @@ pub mod estimator {
     wit_bindgen::generate!({
         path: "../../wit/0.2.0",
         world: "estimator-plugin",
+        with: { "molt:plugin/types@0.2.0": crate::bindings::types::molt::plugin::types },
         additional_derives: [PartialEq, Clone],
         pub_export_macro: true,
         default_bindings_module: "molt_plugin::internal::estimator",

@@ -5,6 +5,20 @@ use std::ops::Range;
 pub use crate::bindings::estimator::exports::molt::plugin::estimator::{
     Batch, Credit, Estimates, Guest as Estimator, Traits,
 };
+pub use crate::parameter::Parameter;
+
+/// An estimator that needs nothing, leaves its advantages as they are, and has no parameters.
+impl Default for Traits {
+    fn default() -> Self {
+        Self {
+            needs_group: false,
+            needs_values: false,
+            uses_kl: false,
+            whiten: false,
+            parameters: Vec::new(),
+        }
+    }
+}
 
 /// The action tokens of one token sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +31,41 @@ pub struct Segment {
 
 /// Views of a batch. The host has checked its lengths and indices.
 impl Batch {
+    /// Rollouts of one turn in one segment each, of so many action tokens: what most tests need.
+    pub fn of(rewards: &[f32], groups: &[u32], tokens: &[u32]) -> Self {
+        let mut segment_offsets = vec![0];
+        segment_offsets.extend(tokens.iter().scan(0, |end, tokens| {
+            *end += tokens;
+            Some(*end)
+        }));
+        let rollouts = rewards.len() as u32;
+        Self {
+            rewards: rewards.to_vec(),
+            groups: groups.to_vec(),
+            segment_rollouts: (0..rollouts).collect(),
+            segment_offsets,
+            turns: vec![0; tokens.iter().sum::<u32>() as usize],
+            turn_rewards: rewards.to_vec(),
+            turn_offsets: (0..=rollouts).collect(),
+            kl: Vec::new(),
+            values: Vec::new(),
+            kl_coef: 0.0,
+            parameters: Vec::new(),
+        }
+    }
+
+    /// The values of all parameters, in the order in which [`Estimator::describe`] declares them.
+    ///
+    /// # Errors
+    /// If there are not that many.
+    pub fn parameter_values<const N: usize>(&self) -> Result<[f64; N], String> {
+        let found = self.parameters.len();
+        self.parameters
+            .as_slice()
+            .try_into()
+            .map_err(|_| format!("{N} parameters are declared, and {found} given"))
+    }
+
     /// Number of action tokens.
     pub fn tokens(&self) -> usize {
         self.segment_offsets.last().map_or(0, |&end| end as usize)
@@ -63,18 +112,12 @@ mod tests {
     /// Two groups; rollout 0 has two segments, of two and one tokens, and rollout 2 has no action token.
     fn batch() -> Batch {
         Batch {
-            rewards: vec![1.0, 0.0, 0.5],
-            groups: vec![1, 0, 1],
             segment_rollouts: vec![0, 1, 0, 2],
             segment_offsets: vec![0, 2, 5, 6, 6],
             turns: vec![0, 0, 0, 0, 0, 1],
             turn_rewards: vec![0.75, 0.25, 0.0, 0.5],
             turn_offsets: vec![0, 2, 3, 4],
-            kl: Vec::new(),
-            values: Vec::new(),
-            gamma: 1.0,
-            lambda: 1.0,
-            kl_coef: 0.0,
+            ..Batch::of(&[1.0, 0.0, 0.5], &[1, 0, 1], &[])
         }
     }
 
@@ -92,17 +135,30 @@ mod tests {
 
     #[test]
     fn an_empty_batch_has_nothing() {
-        let empty = Batch {
-            rewards: Vec::new(),
-            groups: Vec::new(),
-            segment_rollouts: Vec::new(),
-            segment_offsets: Vec::new(),
-            turns: Vec::new(),
-            turn_rewards: Vec::new(),
-            turn_offsets: vec![0],
-            ..batch()
-        };
+        let empty = Batch::of(&[], &[], &[]);
         assert_eq!((empty.tokens(), empty.segments().count()), (0, 0));
         assert!(empty.rollouts_by_group().is_empty());
+    }
+
+    #[test]
+    fn a_rollout_is_a_segment_of_one_turn() {
+        let batch = Batch::of(&[1.0, 2.0], &[0, 0], &[3, 0]);
+        assert_eq!(batch.tokens_by_rollout(), [vec![0, 1, 2], vec![]]);
+        assert_eq!((batch.turns.len(), batch.turn_rewards_of(1)), (3, &[2.0][..]));
+    }
+
+    #[test]
+    fn parameters_have_defaults_and_come_in_their_order() {
+        let declared = [
+            Parameter::float("gamma", 0.5, 0.0..=1.0, "discount"),
+            Parameter::integer("window", -3, -8..=8, "tokens"),
+            Parameter::boolean("centre", true, "subtract the mean"),
+            Parameter::choice("over", &["tokens", "rollouts"], "what the mean is over"),
+        ];
+        let parameters = declared.iter().map(Parameter::default_value).collect();
+        let batch = Batch { parameters, ..Batch::of(&[], &[], &[]) };
+        assert_eq!(batch.parameter_values(), Ok([0.5, -3.0, 1.0, 0.0]));
+        let error = batch.parameter_values::<1>().expect_err("there are four");
+        assert_eq!(error, "1 parameters are declared, and 4 given");
     }
 }

@@ -26,6 +26,7 @@ pub mod estimator;
 mod export;
 pub mod interpreter;
 pub mod model;
+pub mod parameter;
 pub mod reward;
 pub mod types;
 

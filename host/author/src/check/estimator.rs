@@ -5,7 +5,7 @@ use crate::batch::tokens_by_rollout;
 use crate::failure;
 use futures_util::future::join_all;
 use molt_core::seed::permutation;
-use molt_sandbox::{Estimate, Estimator, EstimatorBatch, Failure, Traits};
+use molt_sandbox::{Estimate, Estimator, EstimatorBatch, Failure, Parameter, Traits};
 
 /// How far advantages may differ when rollouts change places: sums are rounded in another order.
 const TOLERANCE: f64 = 1e-6;
@@ -30,7 +30,7 @@ pub(super) async fn check(estimator: &Estimator, findings: &mut Findings) {
     };
     let again = estimator.traits().await;
     if again.as_ref() == Ok(&traits) {
-        findings.ok("describe", needs(traits));
+        findings.ok("describe", needs(&traits));
     } else {
         findings.failed(
             "describe",
@@ -39,10 +39,10 @@ pub(super) async fn check(estimator: &Estimator, findings: &mut Findings) {
         );
     }
 
-    let batches = batches(traits);
+    let batches = batches(&traits);
     let mut alone = Vec::new();
     for (_, rollouts) in &batches {
-        alone.push(estimator.estimate(&flat(rollouts, traits)).await);
+        alone.push(estimator.estimate(&flat(rollouts, &traits)).await);
     }
     let named = batches.iter().map(|(name, _)| *name);
     let failed =
@@ -55,9 +55,28 @@ pub(super) async fn check(estimator: &Estimator, findings: &mut Findings) {
         return;
     }
 
+    let mut at_bounds = Vec::new();
+    if let Some((_, rollouts)) = batches.first() {
+        for (place, parameter) in traits.parameters.iter().enumerate() {
+            for bound in parameter.bounds() {
+                let mut batch = flat(rollouts, &traits);
+                batch.parameters.iter_mut().skip(place).take(1).for_each(|value| *value = bound);
+                if let Err(problem) = estimator.estimate(&batch).await {
+                    let name = &parameter.name;
+                    at_bounds
+                        .push(format!("{name} = {bound}: {}", failure::told(&problem, estimator.info())));
+                }
+            }
+        }
+    }
+    if !traits.parameters.is_empty() {
+        let help = "declare only what a run may set; an estimate is due for each such value";
+        findings.all("parameters", "estimates at the bounds of each", at_bounds, help);
+    }
+
     let mut problems = Vec::new();
     for ((name, rollouts), before) in batches.iter().zip(&alone) {
-        let again = estimator.estimate(&flat(rollouts, traits)).await;
+        let again = estimator.estimate(&flat(rollouts, &traits)).await;
         if bits(before) != bits(&again) {
             problems.push(format!("{name}: two estimates differ"));
         }
@@ -69,7 +88,7 @@ pub(super) async fn check(estimator: &Estimator, findings: &mut Findings) {
         "let nothing but the batch decide: no time, no randomness, no order of a hash table",
     );
 
-    let flats: Vec<EstimatorBatch> = batches.iter().map(|(_, rollouts)| flat(rollouts, traits)).collect();
+    let flats: Vec<EstimatorBatch> = batches.iter().map(|(_, rollouts)| flat(rollouts, &traits)).collect();
     let together = join_all(flats.iter().rev().map(|batch| estimator.estimate(batch))).await;
     let pairs = named.zip(&alone).zip(together.iter().rev());
     let problems = pairs.filter(|((_, before), after)| bits(before) != bits(after));
@@ -83,7 +102,7 @@ pub(super) async fn check(estimator: &Estimator, findings: &mut Findings) {
     let mut problems = Vec::new();
     for ((name, rollouts), before) in batches.iter().zip(&alone) {
         let Ok(before) = before else { continue };
-        problems.extend(invariance(estimator, traits, name, rollouts, before).await);
+        problems.extend(invariance(estimator, &traits, name, rollouts, before).await);
     }
     findings.all(
         "permutation",
@@ -93,18 +112,23 @@ pub(super) async fn check(estimator: &Estimator, findings: &mut Findings) {
     );
 }
 
-fn needs(traits: Traits) -> String {
+fn needs(traits: &Traits) -> String {
     let needs =
         [(traits.needs_group, "a group to compare with"), (traits.needs_values, "values of a critic")];
     let needs: Vec<&str> = needs.iter().filter(|(holds, _)| *holds).map(|(_, what)| *what).collect();
     let needs = if needs.is_empty() { "nothing".to_owned() } else { needs.join(" and ") };
-    format!("needs {needs}; the host whitens: {}", if traits.whiten { "yes" } else { "no" })
+    let parameters = match traits.parameters.len() {
+        0 => "no parameter".to_owned(),
+        1 => "1 parameter".to_owned(),
+        count => format!("{count} parameters"),
+    };
+    format!("needs {needs}; the host whitens: {}; {parameters}", if traits.whiten { "yes" } else { "no" })
 }
 
 /// Estimates the batch in another order of rollouts, and with other numbers of groups.
 async fn invariance(
     estimator: &Estimator,
-    traits: Traits,
+    traits: &Traits,
     name: &str,
     rollouts: &[Rollout],
     before: &Estimate,
@@ -162,7 +186,7 @@ fn bits(found: &Result<Estimate, Failure>) -> Result<[Vec<u32>; 2], String> {
 }
 
 /// Made-up batches that an estimator with these traits may get.
-fn batches(traits: Traits) -> Vec<(&'static str, Vec<Rollout>)> {
+fn batches(traits: &Traits) -> Vec<(&'static str, Vec<Rollout>)> {
     let varied = |i: usize| ((i * 7919) % 13) as f32 / 4.0 - 1.0;
     let mut batches = vec![
         ("four groups of four", make(4, 4, &varied)),
@@ -219,13 +243,12 @@ fn make(groups: u32, of: usize, reward: &dyn Fn(usize) -> f32) -> Vec<Rollout> {
 }
 
 /// The arrays of the contract.
-fn flat(rollouts: &[Rollout], traits: Traits) -> EstimatorBatch {
+fn flat(rollouts: &[Rollout], traits: &Traits) -> EstimatorBatch {
     let mut batch = EstimatorBatch {
         segment_offsets: vec![0],
         turn_offsets: vec![0],
-        gamma: 0.99,
-        lambda: 0.95,
         kl_coef: 0.01,
+        parameters: traits.parameters.iter().map(Parameter::default_value).collect(),
         ..EstimatorBatch::default()
     };
     for (at, rollout) in rollouts.iter().enumerate() {

@@ -1,5 +1,6 @@
 //! Advantages and the policy loss.
 
+use super::Parameters;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -151,10 +152,8 @@ impl Correction {
 pub struct Algo {
     /// The estimator plugin that turns rewards into advantages.
     pub estimator: String,
-    /// Discount per action token, for estimators that discount.
-    pub gamma: f32,
-    /// Trace decay of GAE, for estimators that use it.
-    pub lambda: f32,
+    /// Whiten the advantages over the batch, with an estimator that asks for it.
+    pub whiten: bool,
     /// The policy loss: ppo, gspo (one ratio per sequence), cispo (the weight of a token is bounded, never its gradient
     /// cut), or importance (no bound).
     pub loss: String,
@@ -173,6 +172,8 @@ pub struct Algo {
     /// Adds so many times the mean entropy of the next token's distribution to what is maximised.
     pub entropy_coef: f64,
     pub correction: Correction,
+    /// Parameters of the estimator, e.g. [algo.parameters] gamma = 0.99; `molt plugin inspect` shows which it has.
+    pub parameters: Parameters,
 }
 
 impl Algo {
@@ -186,8 +187,7 @@ impl Default for Algo {
     fn default() -> Self {
         Self {
             estimator: "grpo".into(),
-            gamma: 1.0,
-            lambda: 1.0,
+            whiten: true,
             loss: NativeLoss::Ppo.name().into(),
             importance: Importance::default(),
             clip_low: None,
@@ -196,6 +196,7 @@ impl Default for Algo {
             aggregation: Aggregation::default(),
             entropy_coef: 0.0,
             correction: Correction::default(),
+            parameters: Parameters::new(),
         }
     }
 }

@@ -33,6 +33,8 @@ pub enum Kind {
     Choice(Vec<String>),
     /// Any number of values of one kind.
     List(Box<Kind>),
+    /// A number, a switch or a word: what it has to be, a plugin says.
+    Parameter,
 }
 
 impl Key {
@@ -49,6 +51,16 @@ impl Key {
         self.path.iter().enumerate().map(like).collect()
     }
 
+    /// This key with the last segment of `path` for its name, if it is of a map in the section that `path` names.
+    pub fn in_map(&self, path: &[String]) -> Option<String> {
+        match (self.path.as_slice(), path) {
+            ([section, map, any], [given, name]) if any == ANY && section == given => {
+                Some(format!("{section}.{map}.{name}"))
+            }
+            _ => None,
+        }
+    }
+
     /// Whether `path` is the path of this key, or the beginning of it.
     pub(super) fn starts_with(&self, path: &[String]) -> bool {
         path.len() <= self.path.len() && path.iter().zip(&self.path).all(|(p, k)| k == ANY || p == k)
@@ -59,8 +71,10 @@ impl Key {
         let Some(any) = self.path.iter().position(|segment| segment == ANY) else {
             return (self.name() == name).then(|| self.path.clone());
         };
-        let (before, after) = (self.path[..any].join("."), self.path[any + 1..].join("."));
-        let given = name.strip_prefix(&format!("{before}."))?.strip_suffix(&format!(".{after}"))?;
+        let ends =
+            |segments: &[String]| segments.iter().map(|segment| format!(".{segment}")).collect::<String>();
+        let (before, after) = (self.path[..any].join("."), ends(&self.path[any + 1..]));
+        let given = name.strip_prefix(&format!("{before}."))?.strip_suffix(&after)?;
         let mut path = self.path.clone();
         path[any] = (!given.is_empty()).then(|| given.to_owned())?;
         Some(path)
@@ -77,6 +91,7 @@ impl fmt::Display for Kind {
             Kind::Text => f.write_str("a string"),
             Kind::Choice(words) => write!(f, "one of {}", words.join(", ")),
             Kind::List(of) => write!(f, "a list, each {of}"),
+            Kind::Parameter => f.write_str("a number, true or false, or a word"),
         }
     }
 }
@@ -109,7 +124,7 @@ fn collect(
         }
     } else if target["additionalProperties"].is_object() {
         path.push(ANY.to_owned());
-        collect(root, &target["additionalProperties"], path, None, "", keys);
+        collect(root, &target["additionalProperties"], path, None, doc, keys);
         path.pop();
     } else {
         keys.push(Key {
@@ -136,6 +151,9 @@ fn kind(root: &Json, node: &Json) -> Kind {
     }
     // An optional value has the type ["integer", "null"].
     let types = &node["type"];
+    if types.as_array().is_some_and(|types| types.len() > 2) {
+        return Kind::Parameter;
+    }
     match types.as_str().or_else(|| types[0].as_str()) {
         Some("boolean") => Kind::Switch,
         Some("integer") => {
@@ -200,6 +218,7 @@ mod tests {
         assert_eq!(find("model.path").default, None);
         assert_eq!(find("plugins.only.NAME.cpu_ms").kind, Kind::Count { max: i64::MAX });
         assert_eq!(find("plugins.limits.cpu_ms").default.as_deref(), Some("2000"));
+        assert_eq!(find("algo.parameters.NAME").kind, Kind::Parameter);
     }
 
     #[test]
@@ -227,6 +246,15 @@ mod tests {
         let key = find("plugins.only.NAME.cpu_ms");
         let path = key.path_of("plugins.only.my.plugin.cpu_ms").expect("matches");
         assert_eq!(path, ["plugins", "only", "my.plugin", "cpu_ms"]);
+        let parameter = find("algo.parameters.NAME");
+        assert_eq!(
+            parameter.path_of("algo.parameters.gamma").expect("matches"),
+            ["algo", "parameters", "gamma"]
+        );
+        assert_eq!(
+            (parameter.path_of("algo.parameters"), parameter.path_of("algo.parameters.")),
+            (None, None)
+        );
         assert_eq!(key.path_of("plugins.only..cpu_ms"), None);
         assert_eq!(key.path_of("plugins.only.cpu_ms"), None);
     }

@@ -27,7 +27,7 @@ pub fn load<S: Settings>(
         let Some((key, path)) = keys.iter().find_map(|k| Some((k, k.path_of(name)?))) else {
             let given: Vec<String> = name.split('.').map(str::to_owned).collect();
             let names = keys.iter().map(|key| key.path_like(&given).join(".")).collect();
-            problems.push(unknown(names, name, place));
+            problems.push(unknown(keys.as_slice(), names, &given, place));
             continue;
         };
         match parse(&key.kind, text) {
@@ -96,7 +96,7 @@ fn check(
                 let all: Vec<Vec<String>> = keys.iter().map(|key| key.path_like(path)).collect();
                 let sections = all.iter().map(|k| k[..k.len().min(path.len())].join("."));
                 let names = sections.chain(all.iter().map(|k| k.join("."))).collect();
-                problems.push(unknown(names, &dotted, place(path)));
+                problems.push(unknown(keys, names, path, place(path)));
             }
             (Some(key), Value::Table(inner)) if key.path.len() > path.len() => {
                 good.insert(name, Value::Table(check(keys, inner, path, place, problems)));
@@ -119,9 +119,12 @@ fn check(
     good
 }
 
-fn unknown(names: Vec<String>, name: &str, place: String) -> Problem {
-    let nearest = nearest(name, names.iter().map(String::as_str));
-    Problem::Unknown { place, key: name.to_owned(), nearest }
+/// A key that is near to none of `names` may be meant for a map of its section.
+fn unknown(keys: &[Key], names: Vec<String>, path: &[String], place: String) -> Problem {
+    let key = path.join(".");
+    let nearest = nearest(&key, names.iter().map(String::as_str));
+    let nearest = nearest.or_else(|| keys.iter().find_map(|key| key.in_map(path)));
+    Problem::Unknown { place, key, nearest }
 }
 
 /// A value of a TOML file as its key wants it. A single value stands for a list of one.
@@ -136,6 +139,8 @@ fn fit(kind: &Kind, value: &Value) -> Option<Value> {
             items.iter().map(|item| fit(of, item)).collect::<Option<Vec<_>>>().map(Value::Array)
         }
         (Kind::List(of), single) => Some(Value::Array(vec![fit(of, single)?])),
+        (Kind::Parameter, Value::Integer(i)) => Some(Value::Float(*i as f64)),
+        (Kind::Parameter, Value::Boolean(_) | Value::Float(_) | Value::String(_)) => Some(value.clone()),
         _ => None,
     }
 }
@@ -152,6 +157,11 @@ fn parse(kind: &Kind, text: &str) -> Option<Value> {
         }
         Kind::List(_) if text.is_empty() => Value::Array(Vec::new()),
         Kind::List(of) => Value::Array(text.split(',').map(|t| parse(of, t)).collect::<Option<_>>()?),
+        Kind::Parameter => match (text.parse(), text.parse()) {
+            (Ok(switch), _) => Value::Boolean(switch),
+            (_, Ok(number)) => Value::Float(number),
+            _ => Value::String(text.to_owned()),
+        },
     };
     fit(kind, &value)
 }

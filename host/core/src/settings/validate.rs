@@ -22,6 +22,7 @@ impl TrainSettings {
         name(&mut found, "data.label_key", &self.data.label_key);
         self.agent.check(&mut found);
         self.reward.check(&mut found);
+        self.check_overlong(&mut found);
         self.plugins.check(&mut found);
         self.judge.check(&mut found, &self.plugins);
         self.rollout.check(&mut found);
@@ -41,6 +42,22 @@ impl TrainSettings {
         if self.train.eval_every.is_some() && self.eval.prompts.is_none() {
             say(&mut found, "train.eval_every", "is set, so eval.prompts must name what to evaluate on");
         }
+        if let Some(metric) = &self.train.keep_best {
+            let k_of = |name: &str| metric.strip_prefix(name).and_then(|k| k.parse().ok());
+            let given = |k: &u32| self.eval.k.contains(k);
+            let known = ["accuracy", "reward_mean"].contains(&metric.as_str())
+                || k_of("pass@").is_some_and(|k| k == 1 || given(&k))
+                || k_of("maj@").is_some_and(|k| k > 1 && given(&k));
+            if !known {
+                let sentence = format!(
+                    "is {metric}, but must be accuracy, reward_mean, or pass@K or maj@K with a K of eval.k"
+                );
+                say(&mut found, "train.keep_best", sentence);
+            }
+            if self.eval.prompts.is_none() {
+                say(&mut found, "train.keep_best", "is set, so eval.prompts must name what to evaluate on");
+            }
+        }
         if self.train.steps_per_batch > self.rollout.batch_size {
             let sentence = format!(
                 "is {}, more than the {} prompts of a batch (rollout.batch_size)",
@@ -49,6 +66,20 @@ impl TrainSettings {
             say(&mut found, "train.steps_per_batch", sentence);
         }
         found
+    }
+
+    /// A penalty that begins before the first token would be one for every rollout.
+    fn check_overlong(&self, found: &mut Found) {
+        let most = self.rollout.max_new_tokens;
+        if let Some(cache) = self.reward.overlong_cache.filter(|cache| !(1..=most).contains(cache)) {
+            let sentence = format!("is {cache}, but must be from 1 to rollout.max_new_tokens, {most}");
+            say(found, "reward.overlong_cache", sentence);
+        }
+        if self.reward.overlong_cache.is_some() != self.reward.overlong_penalty.is_some() {
+            let sentence = "and reward.overlong_cache go together: how much is subtracted at the limit, and over how \
+                            many tokens before it";
+            say(found, "reward.overlong_penalty", sentence);
+        }
     }
 
     /// Invariant: tokens of older weights are trained only with a correction for their age.
@@ -175,6 +206,19 @@ impl Reward {
         // Estimators see rewards as f32.
         let finite = |x: f64| (x as f32).is_finite();
         number(found, "reward.lowest", self.lowest, finite, "a finite number of 32 bits");
+        for (key, bound) in [("reward.clip_low", self.clip_low), ("reward.clip_high", self.clip_high)] {
+            if let Some(bound) = bound {
+                number(found, key, bound, finite, "a finite number of 32 bits");
+            }
+        }
+        if let (Some(low), Some(high)) = (self.clip_low, self.clip_high)
+            && low >= high
+        {
+            say(found, "reward.clip_low", format!("is {low}, but must be below reward.clip_high, {high}"));
+        }
+        if let Some(penalty) = self.overlong_penalty {
+            number(found, "reward.overlong_penalty", penalty, |p| p > 0.0 && finite(p), "above 0");
+        }
     }
 }
 
@@ -215,6 +259,12 @@ impl Rollout {
         count(found, "rollout.max_new_tokens", self.max_new_tokens as u64);
         context(found, "rollout.max_context", self.max_context);
         stops(found, "rollout.stop", &self.stop);
+        let samples = self.samples_per_prompt;
+        if let Some(least) = self.min_group.filter(|least| !(1..=samples).contains(least)) {
+            let sentence = format!("is {least}, but must be from 1 to rollout.samples_per_prompt, {samples}");
+            say(found, "rollout.min_group", sentence);
+        }
+        self.filter.check(found, samples);
     }
 }
 
@@ -228,6 +278,7 @@ impl Generator {
 impl Train {
     fn check(&self, found: &mut Found) {
         count(found, "train.steps_per_batch", self.steps_per_batch as u64);
+        count(found, "train.epochs_per_batch", self.epochs_per_batch as u64);
         count(found, "train.max_tokens_per_rank", self.max_tokens_per_rank as u64);
         maybe_count(found, "train.max_steps", self.max_steps);
         if let Some(gap) = self.max_logprob_gap {
@@ -328,7 +379,7 @@ fn muon(found: &mut Found, optim: &Optim, fsdp: &Fsdp) {
     }
 }
 
-fn say(found: &mut Found, key: &str, sentence: impl Into<String>) {
+pub(super) fn say(found: &mut Found, key: &str, sentence: impl Into<String>) {
     found.push(Problem::Invalid { key: key.to_owned(), sentence: sentence.into() });
 }
 

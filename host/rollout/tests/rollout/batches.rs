@@ -9,10 +9,9 @@ use molt_rollout::{Batch, Batches, Driver, Plan, RolloutError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 /// Mostly right.
-fn answer(last: &str, seed: u64) -> String {
+pub(crate) fn answer(last: &str, seed: u64) -> String {
     if scramble(seed, 1).is_multiple_of(4) { "wrong".into() } else { last.into() }
 }
 
@@ -23,16 +22,19 @@ fn hostile_answer(_: &str, seed: u64) -> String {
         .into()
 }
 
-fn salted(salt: u64, mut driver: Driver<Scripted>) -> Arc<Driver<Scripted>> {
+pub(crate) fn salted(salt: u64, mut driver: Driver<Scripted>) -> Arc<Driver<Scripted>> {
     Arc::get_mut(&mut driver.generator).unwrap().salt = salt;
     Arc::new(driver)
 }
 
 /// Trains on every batch, which is to publish a version.
-async fn all(driver: &Driver<Scripted>, batches: &mut Batches<Scripted>) -> (Vec<Batch>, Vec<Dropped>) {
+pub(crate) async fn all(
+    driver: &Driver<Scripted>,
+    batches: &mut Batches<Scripted>,
+) -> (Vec<Batch>, Vec<Dropped>) {
     let mut got = Vec::new();
     while let Some(batch) = batches.next().await.unwrap() {
-        got.push(Batch { wait: Duration::ZERO, ..batch });
+        got.push(batch);
         let version = got.len() as u64;
         driver.generator.version.store(version, Ordering::SeqCst);
         batches.published(WeightVersion(version));
@@ -42,7 +44,7 @@ async fn all(driver: &Driver<Scripted>, batches: &mut Batches<Scripted>) -> (Vec
 }
 
 /// Every row once per pass, every rollout with one outcome, no short batch but the last.
-fn assert_accounted(plan: &Plan, batches: &[Batch], rest: &[Dropped]) {
+pub(crate) fn assert_accounted(plan: &Plan, batches: &[Batch], rest: &[Dropped]) {
     let trained = batches.iter().flat_map(|batch| &batch.groups);
     let given_up = batches.iter().flat_map(|batch| &batch.dropped).chain(rest).map(|d| d.rollout.group);
     let shipped = count(trained.clone().map(|group| group.id));
@@ -80,7 +82,7 @@ async fn without_a_queue_streaming_equals_sync_whatever_the_timing() {
 }
 
 /// Trains on `steps` batches and gives back where the source was then, as bytes.
-async fn some(
+pub(crate) async fn some(
     driver: &Driver<Scripted>,
     mut batches: Batches<Scripted>,
     steps: usize,
@@ -88,7 +90,7 @@ async fn some(
     let mut got = Vec::new();
     for _ in 0..steps {
         let Some(batch) = batches.next().await.unwrap() else { break };
-        got.push(Batch { wait: Duration::ZERO, ..batch });
+        got.push(batch);
         let version = driver.generator.version.fetch_add(1, Ordering::SeqCst) + 1;
         batches.published(WeightVersion(version));
     }
@@ -97,7 +99,12 @@ async fn some(
 }
 
 /// A new source at the position of another one.
-fn go_on(driver: &Arc<Driver<Scripted>>, plan: &Plan, queue: usize, position: &[u8]) -> Batches<Scripted> {
+pub(crate) fn go_on(
+    driver: &Arc<Driver<Scripted>>,
+    plan: &Plan,
+    queue: usize,
+    position: &[u8],
+) -> Batches<Scripted> {
     Batches::resume(driver.clone(), plan.clone(), queue, postcard::from_bytes(position).unwrap())
 }
 
@@ -111,7 +118,7 @@ async fn a_synchronous_source_goes_on_as_if_never_interrupted() {
         let (mut got, position) = some(&driver, Batches::sync(driver.clone(), plan.clone()), steps).await;
         let mut rest = go_on(&driver, &plan, 0, &position);
         while let Some(batch) = rest.next().await.unwrap() {
-            got.push(Batch { wait: Duration::ZERO, ..batch });
+            got.push(batch);
             driver.generator.version.store(got.len() as u64, Ordering::SeqCst);
         }
         assert_eq!((got, rest.take_dropped()), whole, "interrupted after {steps} steps");

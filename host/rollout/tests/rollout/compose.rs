@@ -151,7 +151,7 @@ async fn a_group_reward_is_told_the_seed_of_each_rollout() {
     assert!(seeds.iter().all(|seed| seeds.iter().filter(|other| *other == seed).count() == 1));
     let driver = driver(single_turn(), rewards(), |_, _| "seeds".into());
     let prompts = Prompts { rows: vec![task("q", None, &[])], skipped: 0 };
-    let report = evaluate(&driver, &prompts, 3, &[], LENIENT).await.unwrap();
+    let report = evaluate(&driver, &prompts, measure(3, &[])).await.unwrap();
     let seeds: Vec<f64> = finished(&report.groups[0]).iter().map(|rollout| rollout.metrics["seed"]).collect();
     let own = |sample| told(Purpose::EvalPlugin { row: 0, sample });
     assert_eq!(seeds, (0..3).map(own).collect::<Vec<_>>());
@@ -184,7 +184,7 @@ async fn groups_are_scored_alike_whatever_the_timing_and_in_evaluation_too() {
         assert_eq!(salted(salt).group(GROUP, &task, 0..6).await.unwrap(), first);
     }
     let rows = Prompts { rows: vec![task.clone(), task], skipped: 0 };
-    let report = evaluate(&salted(0), &rows, 6, &[], LENIENT).await.unwrap();
+    let report = evaluate(&salted(0), &rows, measure(6, &[])).await.unwrap();
     for group in &report.groups {
         for rollout in finished(group) {
             let same = finished(group).iter().filter(|other| other.completion == rollout.completion).count();

@@ -5,5 +5,6 @@ mod batches;
 mod compose;
 mod episode;
 mod evaluate;
+mod filter;
 mod judge;
 mod scripted;

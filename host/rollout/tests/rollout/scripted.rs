@@ -8,7 +8,7 @@ use molt_core::trajectory::Sampled;
 use molt_core::window::ErrorLimit;
 use molt_generator::{Generation, Generator, GeneratorError, Request, WeightUpdate};
 use molt_model::Chat;
-use molt_rollout::{Driver, Plan, Prompts, TurnSettings, WeightedReward};
+use molt_rollout::{Driver, Measure, Plan, Prompts, TurnSettings, WeightedReward};
 use molt_sandbox::{Environment, Library, Reward, Sandbox};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -202,8 +202,14 @@ pub(crate) fn plan(prompts: Arc<Prompts>, batch_size: usize) -> Plan {
         batch_size,
         samples: 3,
         min_finished: 2,
+        filter: None,
         errors: LENIENT,
     }
+}
+
+/// An evaluation that no share of failures ends.
+pub(crate) fn measure(samples: u32, ks: &[u32]) -> Measure<'_> {
+    Measure { samples, ks, source_key: "data_source", errors: LENIENT }
 }
 
 /// How often each item occurs.

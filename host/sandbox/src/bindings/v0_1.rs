@@ -67,9 +67,10 @@ impl From<reward::Verdict> for latest::Verdict {
     }
 }
 
-/// Turns have no rewards of their own in 0.1.
+/// Turns have no rewards of their own in 0.1, and the parameters of every estimator are these two.
 impl<'a> From<latest_estimator::Batch<'a>> for estimator::Batch<'a> {
     fn from(batch: latest_estimator::Batch<'a>) -> Self {
+        let parameter = |at: usize| batch.parameters.get(at).map_or(1.0, |&value| value as f32);
         Self {
             rewards: batch.rewards,
             groups: batch.groups,
@@ -78,8 +79,8 @@ impl<'a> From<latest_estimator::Batch<'a>> for estimator::Batch<'a> {
             turns: batch.turns,
             kl: batch.kl,
             values: batch.values,
-            gamma: batch.gamma,
-            lambda: batch.lambda,
+            gamma: parameter(0),
+            lambda: parameter(1),
             kl_coef: batch.kl_coef,
         }
     }
@@ -103,6 +104,16 @@ impl From<estimator::Estimates> for latest_estimator::Estimates {
 impl From<estimator::Traits> for latest_estimator::Traits {
     fn from(traits: estimator::Traits) -> Self {
         let estimator::Traits { needs_group, needs_values, whiten } = traits;
-        Self { needs_group, needs_values, whiten }
+        let rate = |name: &str, doc: &str| latest::Parameter {
+            name: name.to_owned(),
+            doc: doc.to_owned(),
+            kind: latest::ParameterKind::Float(latest::FloatRange { default: 1.0, min: 0.0, max: 1.0 }),
+        };
+        let parameters = vec![
+            rate("gamma", "discount, if it discounts"),
+            rate("lambda", "trace decay of GAE, if it uses it"),
+        ];
+        // It was given the KL, and does not say whether it reads it.
+        Self { needs_group, needs_values, uses_kl: true, whiten, parameters }
     }
 }

@@ -303,7 +303,7 @@ fn an_equal_group_keeps_its_divergence_and_nothing_else() {
         ..token(logprob, logprob, logprob, 0.0)
     };
     let found = run(&loss, &[vec![of(-1.0, -1.5), of(-2.0, -1.0)]]);
-    close(&found.slopes, &[0.1 * 0.5 / 2.0, 0.1 * -1.0 / 2.0]);
+    close(&found.slopes, &[0.1 * 0.5 / 2.0, -0.1 / 2.0]);
 }
 
 #[test]

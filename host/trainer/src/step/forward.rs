@@ -112,19 +112,14 @@ impl Learner {
 mod tests {
     use crate::step::ranks::{ranks, together};
     use crate::step::tests::{alone, layout, of_kind, segment};
-    use crate::step::{Layout, Row};
+    use crate::step::{Layout, PolicyRow, Row};
     use molt_core::trajectory::Segment;
     use tch::Kind;
-
-    fn rows(segments: &[Segment]) -> Vec<Row<'_>> {
-        let of = |segment: &Segment| segment.actions().iter().map(|action| action.position).collect();
-        segments.iter().map(|s| Row { tokens: s.tokens(), targets: of(s), routing: None }).collect()
-    }
 
     #[test]
     fn it_is_the_loss_of_a_supervised_step_on_any_number_of_ranks() {
         let segments: Vec<Segment> = (0..7).map(|n| segment(n, [3 + n, 4, n % 3, 5]).0).collect();
-        let rows = rows(&segments);
+        let rows: Vec<Row<'_>> = segments.iter().map(PolicyRow::layout).collect();
         let tokens: usize = rows.iter().map(|row| row.targets.len()).sum();
         let mut one = alone(of_kind(Kind::Double, "0.3"), layout(30));
         let sum = one.loss(&rows).expect("a loss");

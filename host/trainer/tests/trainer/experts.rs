@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 /// A model directory as [`model`] makes it, of six experts, three for each token. Two and two have routers that
 /// differ by a unit in the last place: which of them is taken is for rounding to decide.
-fn moe_model(dir: &Path) -> PathBuf {
+pub(crate) fn moe_model(dir: &Path) -> PathBuf {
     let config = r#"{
         "model_type": "qwen3_moe", "vocab_size": 266, "hidden_size": 32, "intermediate_size": 64, "head_dim": 16,
         "num_hidden_layers": 3, "num_attention_heads": 2, "num_key_value_heads": 1,

@@ -1,8 +1,10 @@
 //! Whole runs on a small random model, with real plugins, tokenizer and chat template.
 #![allow(clippy::unwrap_used)] // a failed set-up should stop the test where it is
 
+mod credit;
 mod experts;
 mod learning;
 mod parts;
 mod scripted;
+mod shaping;
 mod turns;

@@ -9,9 +9,11 @@ use molt_observe::RunDir;
 use molt_rollout::{Driver, Prompts, TurnSettings, WeightedReward};
 use molt_sandbox::{Estimator, Library, Sandbox};
 use molt_trainer::TrainError;
+use molt_trainer::advantage::check_estimator;
 use molt_trainer::checkpoint::From;
+use molt_trainer::held_out::HeldOut;
 use molt_trainer::report::Summary;
-use molt_trainer::rl::{HeldOut, Training, train};
+use molt_trainer::rl::{Training, train};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
@@ -112,13 +114,15 @@ pub(crate) fn run<G: Generator>(
 ) -> (Result<Summary, TrainError>, PathBuf) {
     let runtime = runtime();
     let estimator = estimator(&settings.algo.estimator);
+    let traits = runtime.block_on(estimator.traits()).unwrap();
     let training = Training {
         weights: Weights::open(&settings.model.path).unwrap().in_numbers(settings.model.compute),
         ranks: None,
         driver: Arc::new(driver(&settings, Arc::clone(&generator))),
         prompts: Arc::new(train_on),
         held_out: held_out.map(|prompts| HeldOut { driver: driver(&settings, generator), prompts }),
-        traits: runtime.block_on(estimator.traits()).unwrap(),
+        parameters: check_estimator(&settings.algo, &traits, settings.rollout.samples_per_prompt).unwrap(),
+        traits,
         estimator,
         settings,
         from: From::default(),

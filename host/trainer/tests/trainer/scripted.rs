@@ -3,7 +3,7 @@
 use crate::parts::*;
 use molt_core::ids::WeightVersion;
 use molt_core::sampling::Finish;
-use molt_core::settings::TrainSettings;
+use molt_core::settings::{ParameterValue, TrainSettings};
 use molt_core::trajectory::Sampled;
 use molt_generator::{Generation, Generator, GeneratorError, Request, WeightUpdate};
 use molt_trainer::TrainError;
@@ -125,7 +125,7 @@ fn an_estimator_that_fails_stops_the_run_and_what_was_learnt_is_saved() {
     let mut settings = far(&model);
     settings.algo.estimator = "hostile-estimator".into();
     // What makes it say that there is nothing to estimate.
-    settings.algo.gamma = 5.0;
+    settings.algo.parameters.insert("act".into(), ParameterValue::Number(5.0));
     let prompts = (prompts(40, "7"), None);
     let (result, run_dir) =
         run(settings, Scripted::new(0), prompts, &dir.path().join("run"), &CancellationToken::new());

@@ -5,9 +5,9 @@ use crate::scripted::{Scripted, far};
 use molt_core::chat::{Message, Role, Task};
 use molt_core::ids::GroupId;
 use molt_core::outcome::Group;
-use molt_core::settings::TrainSettings;
-use molt_core::trajectory::Trajectory;
+use molt_core::settings::{ParameterValue, TrainSettings};
 use molt_rollout::Prompts;
+use molt_sandbox::parameter_values;
 use molt_trainer::advantage::advantages;
 use std::path::Path;
 use tokio_util::sync::CancellationToken;
@@ -22,41 +22,45 @@ pub(crate) fn quiz() -> Task {
     }
 }
 
-fn quizzes(model: &Path, gamma: f32) -> TrainSettings {
+fn quizzes(model: &Path, estimator: &str, gamma: Option<f64>) -> TrainSettings {
     let mut settings = far(model);
     settings.agent.name = "quiz".into();
     settings.agent.max_turns = 3;
     settings.reward.name = Vec::new();
-    settings.algo.estimator = "turn-credit".into();
-    settings.algo.gamma = gamma;
+    settings.algo.estimator = estimator.into();
+    settings.algo.parameters =
+        gamma.map(|gamma| ("gamma".to_owned(), ParameterValue::Number(gamma))).into_iter().collect();
     settings
 }
 
-/// The mean of what the other rollouts earned in this turn.
-fn others(group: &Group, but: &Trajectory, turn: usize) -> f64 {
-    let others: Vec<f64> =
-        group.finished().filter(|t| t.rollout != but.rollout).map(|t| t.turn_rewards[turn]).collect();
-    others.iter().sum::<f64>() / others.len() as f64
+/// The mean of what the rollouts earned in this turn.
+fn mean(group: &Group, turn: usize) -> f64 {
+    let all: Vec<f64> = group.finished().map(|t| t.turn_rewards[turn]).collect();
+    all.iter().sum::<f64>() / all.len() as f64
 }
 
 #[test]
 fn a_turn_is_trained_for_what_it_earned() {
     let dir = tempfile::tempdir().unwrap();
-    let settings = quizzes(&model(dir.path()), 0.0);
+    let mut settings = quizzes(&model(dir.path()), "turn-credit", Some(0.0));
+    settings.algo.parameters.insert("episode_weight".into(), ParameterValue::Number(0.0));
     let runtime = runtime();
     let driver = driver(&settings, Scripted::new(0));
     let groups = [runtime.block_on(driver.group(GroupId(0), &quiz(), 0..8)).unwrap()];
     let credit = |name: &str| {
         let estimator = estimator(name);
         let traits = runtime.block_on(estimator.traits()).unwrap();
-        runtime.block_on(advantages(&estimator, &traits, &settings.algo, &groups, 0.0)).unwrap()
+        let given = settings.algo.parameters.clone();
+        let own = given.into_iter().filter(|(given, _)| traits.parameters.iter().any(|p| p.name == *given));
+        let parameters = parameter_values(&traits.parameters, &own.collect()).unwrap();
+        runtime.block_on(advantages(&estimator, &traits, &parameters, &groups, 0.0)).unwrap()
     };
     let mut mixed = 0;
     for (row, rollout) in credit("turn-credit").iter().zip(groups[0].finished()) {
         assert_eq!(rollout.turn_rewards.len(), 3);
         for (action, &advantage) in row.segment.actions().iter().zip(&row.advantages) {
             let turn = action.turn as usize;
-            let expected = rollout.turn_rewards[turn] - others(&groups[0], rollout, turn);
+            let expected = rollout.turn_rewards[turn] - mean(&groups[0], turn);
             assert!((f64::from(advantage) - expected).abs() < 1e-6, "{advantage} is not {expected}");
         }
         let signs = |positive| row.advantages.iter().any(|&advantage| (advantage > 0.0) == positive);
@@ -75,11 +79,10 @@ fn the_weights_learn_from_turns() {
     let model = model(dir.path());
     let mut all = Vec::new();
     for (name, gamma, estimator) in
-        [("own", 0.0, "turn-credit"), ("ahead", 1.0, "turn-credit"), ("whole", 1.0, "grpo")]
+        [("own", Some(0.0), "turn-credit"), ("ahead", Some(1.0), "turn-credit"), ("whole", None, "grpo")]
     {
-        let mut settings = quizzes(&model, gamma);
+        let mut settings = quizzes(&model, estimator, gamma);
         settings.train.sync = true;
-        settings.algo.estimator = estimator.into();
         let prompts = (Prompts { rows: vec![quiz(); 8], skipped: 0 }, None);
         let stop = CancellationToken::new();
         let (result, run_dir) = run(settings, Scripted::new(0), prompts, &dir.path().join(name), &stop);
@@ -98,9 +101,8 @@ fn the_weights_learn_from_turns() {
 fn turns_of_huge_rewards_that_cancel_out_cost_their_rollouts_and_not_the_run() {
     let dir = tempfile::tempdir().unwrap();
     for estimator in ["turn-credit", "grpo"] {
-        let mut settings = quizzes(&model(dir.path()), 1.0);
+        let mut settings = quizzes(&model(dir.path()), estimator, None);
         settings.agent.name = "hostile-environment".into();
-        settings.algo.estimator = estimator.into();
         settings.plugins.max_error_rate = 0.9;
         let row = |act: &str| Task { label: Some(act.into()), fields: vec![], ..quiz() };
         let rows = (0..8).map(|n| row(if n % 2 == 0 { "step: huge" } else { "count" })).collect();

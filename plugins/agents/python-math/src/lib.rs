@@ -70,7 +70,9 @@ impl Counts {
         self.turns += 1;
         let last = self.turns >= TURNS;
         match Turn::read(action) {
-            Turn::Answer => self.end(math_answer::is_right(&action.text, label, &math_answer::Choices::default())),
+            Turn::Answer => {
+                self.end(math_answer::is_right(&action.text, label, &math_answer::Choices::default()))
+            }
             // What came back could not be answered any more.
             Turn::Calls(_) if last => self.end(false),
             Turn::Calls(calls) => {

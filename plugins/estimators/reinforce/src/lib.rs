@@ -2,27 +2,30 @@
 //!
 //! r_t = −kl_coef · kl_t, plus R at the last action token of the rollout; G_t = r_t + gamma · G_{t+1} over the
 //! action tokens of the rollout, in order and across its segments, so what an environment says between two
-//! turns neither earns nor discounts. The advantage is G_t, whitened by the host over the whole batch
+//! turns neither earns nor discounts (as in `gae`), and a rollout is rewarded once. The advantage is G_t, whitened by the host over the whole batch
 //! (Hu 2025, REINFORCE++, equations 4 and 6).
 
-use molt_plugin::estimator::{Batch, Credit, Estimates, Estimator, Traits};
+use group_credit::single;
+use molt_plugin::estimator::{Batch, Credit, Estimates, Estimator, Parameter, Traits};
 
 pub struct Reinforce;
 
 impl Estimator for Reinforce {
     fn describe() -> Traits {
-        Traits { needs_group: false, needs_values: false, whiten: true }
+        let gamma = Parameter::float("gamma", 1.0, 0.0..=1.0, "discount per action token");
+        Traits { uses_kl: true, whiten: true, parameters: vec![gamma], ..Traits::default() }
     }
 
     fn estimate(batch: Batch) -> Result<Estimates, String> {
+        let [gamma] = batch.parameter_values()?;
         let mut returns = vec![0.0; batch.tokens()];
         for (tokens, &reward) in batch.tokens_by_rollout().iter().zip(&batch.rewards) {
             let mut ahead = f64::from(reward);
             for (place, &token) in tokens.iter().rev().enumerate() {
                 let kl = batch.kl.get(token).map_or(0.0, |&kl| f64::from(kl));
-                let discount = if place == 0 { 1.0 } else { f64::from(batch.gamma) };
+                let discount = if place == 0 { 1.0 } else { gamma };
                 ahead = discount * ahead - f64::from(batch.kl_coef) * kl;
-                returns[token] = ahead as f32;
+                returns[token] = single(ahead)?;
             }
         }
         Ok(Estimates { advantages: Credit::PerToken(returns.clone()), returns: Credit::PerToken(returns) })
@@ -37,32 +40,16 @@ mod tests {
     use proptest::prelude::*;
 
     /// One segment per rollout, with the given KL at its action tokens.
-    fn returns(gamma: f32, kl_coef: f32, rollouts: &[(f32, &[f32])]) -> Vec<f32> {
-        let mut offsets = vec![0];
-        offsets.extend(rollouts.iter().scan(0, |end, (_, kl)| {
-            *end += kl.len() as u32;
-            Some(*end)
-        }));
-        let count = rollouts.len() as u32;
-        let kl: Vec<f32> = rollouts.iter().flat_map(|(_, kl)| kl.iter().copied()).collect();
-        estimate(Batch {
-            rewards: rollouts.iter().map(|(reward, _)| *reward).collect(),
-            groups: vec![0; rollouts.len()],
-            segment_rollouts: (0..count).collect(),
-            segment_offsets: offsets,
-            turns: vec![0; kl.len()],
-            turn_rewards: rollouts.iter().map(|(reward, _)| *reward).collect(),
-            turn_offsets: (0..=count).collect(),
-            kl,
-            values: vec![],
-            gamma,
-            lambda: 1.0,
-            kl_coef,
-        })
+    fn returns(gamma: f64, kl_coef: f32, rollouts: &[(f32, &[f32])]) -> Vec<f32> {
+        let rewards: Vec<f32> = rollouts.iter().map(|(reward, _)| *reward).collect();
+        let tokens: Vec<u32> = rollouts.iter().map(|(_, kl)| kl.len() as u32).collect();
+        let kl = rollouts.iter().flat_map(|(_, kl)| kl.iter().copied()).collect();
+        let batch = Batch::of(&rewards, &vec![0; rewards.len()], &tokens);
+        estimate(Batch { kl, kl_coef, parameters: vec![gamma], ..batch })
     }
 
     fn estimate(batch: Batch) -> Vec<f32> {
-        match Reinforce::estimate(batch).expect("REINFORCE cannot fail").returns {
+        match Reinforce::estimate(batch).expect("finite").returns {
             Credit::PerToken(returns) => returns,
             Credit::PerRollout(_) => panic!("returns are per token"),
         }
@@ -94,28 +81,43 @@ mod tests {
     fn a_rollout_of_several_segments_is_rewarded_once_at_its_end() {
         // Segments of rollout 0: tokens 0, 1 and, after one of rollout 1, token 3. With gamma 1/2: 1, 1/2, 1/4.
         let batch = Batch {
-            rewards: vec![1.0, -1.0, 7.0],
-            groups: vec![0, 0, 0],
             segment_rollouts: vec![0, 1, 0, 2],
             segment_offsets: vec![0, 2, 3, 4, 4],
-            turns: vec![0; 4],
-            turn_rewards: vec![1.0, -1.0, 7.0],
-            turn_offsets: vec![0, 1, 2, 3],
-            kl: vec![],
-            values: vec![],
-            gamma: 0.5,
-            lambda: 1.0,
-            kl_coef: 0.1,
+            parameters: vec![0.5],
+            ..Batch::of(&[1.0, -1.0, 7.0], &[0, 0, 0], &[2, 1, 1])
         };
         assert_eq!(estimate(batch), [0.25, 0.5, -1.0, 1.0]);
     }
 
+    #[test]
+    fn a_rollout_that_said_nothing_and_what_is_too_large() {
+        // Molt 0.1.6 gives 2, 2 for the second rollout, and nothing for the first.
+        close(&returns(1.0, 0.0, &[(3.0, &[]), (2.0, &[0.0, 0.0])]), &[2.0, 2.0]);
+        let batch =
+            Batch { kl: vec![-1e30], kl_coef: 1e30, parameters: vec![1.0], ..Batch::of(&[0.0], &[0], &[1]) };
+        assert!(Reinforce::estimate(batch).expect_err("1e60").contains("too large"));
+    }
+
     proptest! {
+        #[test]
+        fn as_the_sum_of_later_rewards(
+            kl in prop::collection::vec(-1f32..1.0, 1..12),
+            reward in -5f32..5.0,
+            gamma in 0f64..=1.0,
+        ) {
+            let end = kl.len() - 1;
+            for (t, found) in returns(gamma, 0.5, &[(reward, &kl)]).iter().enumerate() {
+                let earned = |k: usize| -0.5 * f64::from(kl[k]) + if k == end { f64::from(reward) } else { 0.0 };
+                let sum: f64 = (t..=end).map(|k| gamma.powi((k - t) as i32) * earned(k)).sum();
+                prop_assert!((f64::from(*found) - sum).abs() < 1e-4, "{found} is not {sum}");
+            }
+        }
+
         #[test]
         fn each_rollout_stands_alone(
             rollouts in prop::collection::vec((-5f32..5.0, prop::collection::vec(-1f32..1.0, 0..6)), 1..6),
             turn in 0usize..6,
-            gamma in 0f32..=1.0,
+            gamma in 0f64..=1.0,
         ) {
             let turn = turn % rollouts.len();
             let view = |rollouts: &[(f32, Vec<f32>)]| -> Vec<f32> {

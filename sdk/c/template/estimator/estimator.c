@@ -2,7 +2,7 @@
 #include "plugin.h"
 
 void exports_estimator_describe(exports_estimator_traits_t *ret) {
-  *ret = (exports_estimator_traits_t){.needs_group = true, .needs_values = false, .whiten = false};
+  *ret = (exports_estimator_traits_t){.needs_group = true};
 }
 
 bool exports_estimator_estimate(

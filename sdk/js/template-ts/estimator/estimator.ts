@@ -2,7 +2,7 @@
 
 export const estimator: Molt.Estimator = {
   describe() {
-    return { needsGroup: true, needsValues: false, whiten: false };
+    return { needsGroup: true, needsValues: false, usesKl: false, whiten: false, parameters: [] };
   },
 
   estimate(batch) {

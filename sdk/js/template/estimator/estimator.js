@@ -3,7 +3,7 @@
 /** @type {Molt.Estimator} */
 export const estimator = {
   describe() {
-    return { needsGroup: true, needsValues: false, whiten: false };
+    return { needsGroup: true, needsValues: false, usesKl: false, whiten: false, parameters: [] };
   },
 
   estimate(batch) {

@@ -6,7 +6,7 @@ from wit_world.exports.estimator import Batch, Credit_PerRollout, Estimates, Tra
 
 class Estimator(exports.Estimator):
     def describe(self) -> Traits:
-        return Traits(needs_group=True, needs_values=False, whiten=False)
+        return Traits(needs_group=True, needs_values=False, uses_kl=False, whiten=False, parameters=[])
 
     def estimate(self, batch: Batch) -> Estimates:
         return Estimates(

@@ -33,6 +33,27 @@ fn flags_win_over_the_file_and_the_file_over_defaults() {
 }
 
 #[test]
+fn parameters_of_a_plugin_are_numbers_switches_and_words() {
+    use ParameterValue::{Number, Switch, Word};
+    let file = "[algo.parameters]\ngamma = 1\nlambda = 0.5\ncentre = false\nover = 'tokens'\n";
+    let flags = [("algo.parameters.gamma", "-2e-1"), ("algo.parameters.centre", "true")];
+    let settings = train(file, &flags).expect("loads");
+    let expected = [
+        ("centre", Switch(true)),
+        ("gamma", Number(-0.2)),
+        ("lambda", Number(0.5)),
+        ("over", Word("tokens".into())),
+    ];
+    assert_eq!(settings.algo.parameters, expected.map(|(name, value)| (name.to_owned(), value)).into());
+    assert_eq!(
+        message(train("[algo]\ngamma = 0.9\n[algo.parameters]\nover = [1]\n", &[("algo.lambda", "1")])),
+        "run.toml:2: there is no setting algo.gamma; did you mean algo.parameters.gamma?\n\
+         run.toml:4: algo.parameters.over is [1], but must be a number, true or false, or a word\n\
+         --algo.lambda: there is no setting algo.lambda; did you mean algo.parameters.lambda?"
+    );
+}
+
+#[test]
 fn every_kind_of_value_is_read_from_a_flag() {
     let settings = train(
         "",
@@ -177,8 +198,10 @@ fn tokens_of_older_weights_need_a_correction() {
          needs a correction: set algo.correction.level, or use algo.importance sampled, or train.sync"
     );
     for fits in [("train.sync", "true"), ("train.async_queue_size", "0"), ("algo.correction.level", "geo")] {
-        for steps in ["1", "2"] {
-            let pairs = [old, fits, ("train.steps_per_batch", steps)];
+        for more in
+            [("train.steps_per_batch", "1"), ("train.steps_per_batch", "2"), ("train.epochs_per_batch", "2")]
+        {
+            let pairs = [old, fits, more];
             train(GOOD, &pairs).expect("loads").validate().expect("is corrected");
         }
     }
@@ -310,7 +333,50 @@ fn each_rule_refuses_what_it_is_for() {
             "reward.weight is inf, but must be finite numbers",
         ),
         (&[("train.eval_every", "5")], "train.eval_every is set, so eval.prompts must name"),
+        (&[("train.keep_best", "accuracy")], "train.keep_best is set, so eval.prompts must name"),
+        (&[("train.keep_best", "pass@8")], "train.keep_best is pass@8, but must be accuracy, reward_mean"),
+        (&[("train.keep_best", "maj@1")], "train.keep_best is maj@1, but must be accuracy"),
         (&[("train.steps_per_batch", "17")], "train.steps_per_batch is 17, more than the 16 prompts"),
+        (&[("reward.clip_low", "1"), ("reward.clip_high", "1")], "reward.clip_low is 1, but must be below"),
+        (&[("reward.clip_high", "nan")], "reward.clip_high is NaN, but must be a finite number"),
+        (
+            &[("reward.overlong_penalty", "1")],
+            "reward.overlong_penalty and reward.overlong_cache go together",
+        ),
+        (&[("reward.overlong_cache", "8")], "reward.overlong_penalty and reward.overlong_cache go together"),
+        (
+            &[("reward.overlong_penalty", "0"), ("reward.overlong_cache", "8")],
+            "reward.overlong_penalty is 0, but must be above 0",
+        ),
+        (
+            &[("reward.overlong_penalty", "1"), ("reward.overlong_cache", "257")],
+            "reward.overlong_cache is 257, but must be from 1 to rollout.max_new_tokens, 256",
+        ),
+        (&[("rollout.min_group", "0")], "rollout.min_group is 0, but must be from 1"),
+        (&[("rollout.min_group", "9")], "rollout.min_group is 9, but must be from 1 to rollout.samples"),
+        (&[("rollout.filter.low", "0.5")], "rollout.filter.low is set, and does nothing without"),
+        (&[("rollout.filter.max_refills", "5")], "rollout.filter.max_refills is set, and does nothing"),
+        (
+            &[("rollout.filter.by", "reward"), ("rollout.samples_per_prompt", "1")],
+            "rollout.filter.by compares the rollouts of a prompt",
+        ),
+        (
+            &[("rollout.filter.by", "pass_rate"), ("rollout.filter.high", "1.5")],
+            "rollout.filter.high is 1.5, but must be from 0 to 1",
+        ),
+        (
+            &[("rollout.filter.by", "reward"), ("rollout.filter.low", "2")],
+            "rollout.filter.low is 2, but must be below rollout.filter.high, 1",
+        ),
+        (
+            &[
+                ("rollout.filter.by", "pass_rate"),
+                ("rollout.filter.low", "0.51"),
+                ("rollout.filter.high", "0.6"),
+            ],
+            "rollout.filter.low is 0.51, and with rollout.filter.high 0.6 no number of solved rollouts out of 8",
+        ),
+        (&[("train.epochs_per_batch", "0")], "train.epochs_per_batch is 0, but at least 1"),
         (&[("rollout.stop", "a,")], "rollout.stop holds an empty string"),
         (&[("rollout.max_context", "1")], "rollout.max_context is 1, but at least 2 tokens"),
         (&[("fsdp.tensor_parallel", "0")], "fsdp.tensor_parallel is 0, but at least 1"),
@@ -339,7 +405,7 @@ proptest! {
         seed in 0..=i64::MAX as u64,
         text in "\\PC*",
         lr in proptest::num::f64::POSITIVE,
-        gamma in 0f32..1.0,
+        gamma in 0f64..1.0,
         stop in proptest::collection::vec(".*", 0..3),
         plugin in "\\PC+",
         cpu_ms in proptest::option::of(0u64..1_000_000),
@@ -353,7 +419,11 @@ proptest! {
         settings.data.prompt_key = text;
         settings.optim.lr = lr;
         settings.optim.schedule = Schedule::Cosine;
-        settings.algo.gamma = gamma;
+        settings.algo.parameters = [
+            ("gamma".to_owned(), ParameterValue::Number(gamma)),
+            ("whiten".to_owned(), ParameterValue::Switch(sync)),
+            ("over".to_owned(), ParameterValue::Word("tokens".to_owned())),
+        ].into();
         settings.rollout.stop = stop;
         settings.train.sync = sync;
         settings.train.max_steps = max_steps;

@@ -1,13 +1,11 @@
 //! What can be wrong with the settings of advantages and losses.
 
-use super::{Found, maybe_count, name, number, rate, say};
+use super::{Found, maybe_count, name, number, say};
 use crate::settings::{Algo, Correction, CorrectionLevel, CorrectionMode, Importance, NativeLoss};
 
 impl Algo {
     pub(super) fn check(&self, found: &mut Found) {
         name(found, "algo.estimator", &self.estimator);
-        rate(found, "algo.gamma", self.gamma.into());
-        rate(found, "algo.lambda", self.lambda.into());
         if self.native_loss().is_none() {
             let native: Vec<&str> = NativeLoss::ALL.into_iter().map(NativeLoss::name).collect();
             say(found, "algo.loss", format!("is {:?}, but must be one of {}", self.loss, native.join(", ")));

@@ -6,7 +6,7 @@ pub struct LeaveOneOut;
 
 impl Estimator for LeaveOneOut {
     fn describe() -> Traits {
-        Traits { needs_group: true, needs_values: false, whiten: false }
+        Traits { needs_group: true, ..Traits::default() }
     }
 
     fn estimate(batch: Batch) -> Result<Estimates, String> {
@@ -34,21 +34,7 @@ mod tests {
     use super::*;
 
     fn advantages(rewards: &[f32], groups: &[u32]) -> Vec<f32> {
-        let rollouts = rewards.len() as u32;
-        let batch = Batch {
-            rewards: rewards.to_vec(),
-            groups: groups.to_vec(),
-            segment_rollouts: (0..rollouts).collect(),
-            segment_offsets: (0..=rollouts).collect(),
-            turns: vec![0; rewards.len()],
-            turn_rewards: rewards.to_vec(),
-            turn_offsets: (0..=rollouts).collect(),
-            kl: vec![],
-            values: vec![],
-            gamma: 1.0,
-            lambda: 1.0,
-            kl_coef: 0.0,
-        };
+        let batch = Batch::of(rewards, groups, &vec![1; rewards.len()]);
         match LeaveOneOut::estimate(batch).expect("never refuses").advantages {
             Credit::PerRollout(advantages) => advantages,
             Credit::PerToken(_) => panic!("the advantages are per rollout"),

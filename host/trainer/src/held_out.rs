@@ -1,0 +1,152 @@
+//! Prompts that are never trained on: how well the weights do on them, and the best weights so far.
+
+use crate::checkpoint::remove;
+use crate::error::TrainError;
+use crate::report::{Metrics, metric_name};
+use crate::save::save_model;
+use crate::step::Learner;
+use molt_core::settings;
+use molt_generator::Generator;
+use molt_rollout::{Driver, EvalReport, Measure, Prompts, RolloutError, Scores, evaluate};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+
+/// Prompts that are never trained on, and how they are rolled out.
+pub struct HeldOut<G: Generator> {
+    pub driver: Driver<G>,
+    pub prompts: Prompts,
+}
+
+impl<G: Generator> HeldOut<G> {
+    /// The metrics of an evaluation under the generator's weights. None if `stop` came first.
+    ///
+    /// # Errors
+    /// As those of [`evaluate`].
+    pub(crate) fn evaluate(
+        &self,
+        measure: Measure<'_>,
+        (runtime, stop): (&Handle, &CancellationToken),
+    ) -> Result<Option<Metrics>, RolloutError> {
+        let clock = Instant::now();
+        let report = runtime.block_on(async {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => None,
+                report = evaluate(&self.driver, &self.prompts, measure) => Some(report),
+            }
+        });
+        let Some(report) = report.transpose()? else { return Ok(None) };
+        let mut metrics = metrics(&report);
+        metrics.insert("time/eval".to_owned(), clock.elapsed().as_secs_f64());
+        Ok(Some(metrics))
+    }
+}
+
+/// The metrics of an evaluation.
+pub(crate) fn metrics(report: &EvalReport) -> Metrics {
+    let mut metrics = Metrics::new();
+    put(&mut metrics, "eval", &report.all);
+    for (name, scores) in &report.sources {
+        put(&mut metrics, &format!("eval/source/{name}"), scores);
+    }
+    metrics.extend(report.metrics.iter().map(|(name, mean)| (format!("eval/{}", metric_name(name)), *mean)));
+    metrics
+}
+
+fn put(metrics: &mut Metrics, prefix: &str, scores: &Scores) {
+    let accuracy = scores.pass_at.get(&1).copied();
+    let dropped = scores.dropped.values().sum::<usize>() as f64;
+    let share = |count: usize| (scores.finished > 0).then(|| count as f64 / scores.finished as f64);
+    let pass_at = scores.pass_at.iter().map(|(k, share)| (format!("pass@{k}"), Some(*share)));
+    let maj_at = scores.maj_at.iter().map(|(k, share)| (format!("maj@{k}"), Some(*share)));
+    let others = [
+        ("accuracy", accuracy),
+        ("accuracy_of_finished", scores.solved_of_finished),
+        ("reward_mean", scores.mean_reward),
+        ("length_mean", scores.mean_tokens),
+        ("invalid_rate", share(scores.invalid)),
+        ("truncated_rate", share(scores.truncated)),
+        ("prompts", Some(scores.prompts as f64)),
+        ("dropped", Some(dropped)),
+    ];
+    let others = others.into_iter().map(|(name, value)| (name.to_owned(), value));
+    for (name, value) in pass_at.chain(maj_at).chain(others) {
+        metrics.extend(value.map(|value| (format!("{prefix}/{name}"), value)));
+    }
+}
+
+/// `best/` in the run directory: the model that did best in an evaluation, written while the trainer holds the very
+/// weights that were evaluated, and `best.json`, which says when that was and how well it did.
+#[derive(Debug)]
+pub(crate) struct Best<'a> {
+    metric: Option<&'a str>,
+    dir: PathBuf,
+    /// What the model that is there reached.
+    reached: Option<f64>,
+}
+
+/// `best.json`.
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    metric: String,
+    value: f64,
+    step: u64,
+    version: u64,
+}
+
+const RECORD: &str = "best.json";
+
+impl<'a> Best<'a> {
+    /// By this metric of an evaluation, without its `eval/`; None keeps nothing. A run that goes on in its directory
+    /// keeps what is there until it does better.
+    pub(crate) fn open(run_dir: &Path, metric: Option<&'a str>) -> Self {
+        let dir = run_dir.join("best");
+        // A process that was killed between two renames has left the old one under this name.
+        if metric.is_some() && !dir.exists() {
+            let _ = fs::rename(run_dir.join(".best.old"), &dir);
+        }
+        let text = fs::read(dir.join(RECORD)).ok();
+        let record = text.and_then(|text| serde_json::from_slice::<Record>(&text).ok());
+        let reached =
+            record.filter(|record| Some(record.metric.as_str()) == metric).map(|record| record.value);
+        Self { metric, dir, reached }
+    }
+
+    /// Takes in the evaluation of the weights that `learner` holds. Of two that are equally good the first stays.
+    ///
+    /// # Errors
+    /// If the model cannot be written; the one before stays then.
+    pub(crate) fn offer(
+        &mut self,
+        metrics: &Metrics,
+        step: u64,
+        learner: &mut Learner,
+        model: &settings::Model,
+    ) -> Result<(), TrainError> {
+        let Some(metric) = self.metric else { return Ok(()) };
+        let Some(&value) = metrics.get(&format!("eval/{metric}")) else { return Ok(()) };
+        if self.reached.is_some_and(|reached| value <= reached) {
+            return Ok(());
+        }
+        let (part, old) = (self.dir.with_file_name(".best.part"), self.dir.with_file_name(".best.old"));
+        let unwritable = |source| TrainError::Write { path: self.dir.clone(), source };
+        remove(&part).map_err(unwritable)?;
+        save_model(learner, model, &part.join("model"))?;
+        let record = Record { metric: metric.to_owned(), value, step, version: learner.version().0 };
+        let text = serde_json::to_vec_pretty(&record).map_err(|error| unwritable(error.into()))?;
+        let replaced = fs::write(part.join(RECORD), text).and_then(|()| remove(&old)).and_then(|()| {
+            match fs::rename(&self.dir, &old) {
+                Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+                _ => fs::rename(&part, &self.dir).and_then(|()| remove(&old)),
+            }
+        });
+        replaced.map_err(unwritable)?;
+        self.reached = Some(value);
+        Ok(())
+    }
+}

@@ -1,0 +1,263 @@
+//! What is trained of a batch, how often, and what is said of it: with a generator that follows a rule.
+
+use crate::experts::moe_model;
+use crate::parts::*;
+use crate::scripted::far;
+use molt_core::chat::Task;
+use molt_core::ids::WeightVersion;
+use molt_core::sampling::Finish;
+use molt_core::settings::{CorrectionLevel, FilterBy, Importance, TrainSettings};
+use molt_core::trajectory::Sampled;
+use molt_generator::{Generation, Generator, GeneratorError, Request, WeightUpdate};
+use molt_observe::{Row, read_metrics};
+use molt_rollout::Prompts;
+use molt_trainer::TrainError;
+use molt_trainer::report::Summary;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use tokio_util::sync::CancellationToken;
+
+/// Whether a rollout of this seed is right under weights of this version, and whether it ends by itself.
+type Rule = fn(version: u64, seed: u64) -> (bool, bool);
+
+/// Says 7 or 3 by a rule.
+struct Ruled {
+    rule: Rule,
+    version: AtomicU64,
+    published: Mutex<Vec<u64>>,
+}
+
+impl Ruled {
+    fn new(rule: Rule) -> Arc<Self> {
+        Arc::new(Self { rule, version: AtomicU64::new(0), published: Mutex::default() })
+    }
+}
+
+impl Generator for Ruled {
+    async fn generate(&self, request: Request) -> Result<Generation, GeneratorError> {
+        let version = self.version.load(Ordering::SeqCst);
+        let (right, ends) = (self.rule)(version, request.seed);
+        let sample = |token, place: u64| {
+            let logprob = -1.0 - ((request.seed >> place) % 1000) as f32 / 250.0;
+            Sampled { token, logprob, version: WeightVersion(version) }
+        };
+        // In the test vocabulary a printable character has the id of its byte less 33.
+        let digit = if right { b'7' } else { b'3' };
+        let mut sampled = vec![sample(u32::from(digit) - 33, 16)];
+        if ends {
+            sampled.push(sample(263, 32));
+        }
+        Ok(Generation { sampled, finish: if ends { Finish::Stop } else { Finish::Length }, routing: None })
+    }
+
+    async fn load_weights(&self, update: WeightUpdate) -> Result<(), GeneratorError> {
+        self.version.store(update.version.0, Ordering::SeqCst);
+        self.published.lock().unwrap().push(update.version.0);
+        Ok(())
+    }
+}
+
+fn by_seed(_: u64, seed: u64) -> (bool, bool) {
+    (seed.is_multiple_of(3), true)
+}
+
+fn sync(model: &Path) -> TrainSettings {
+    let mut settings = far(model);
+    settings.train.sync = true;
+    settings
+}
+
+fn go(
+    settings: TrainSettings,
+    generator: &Arc<Ruled>,
+    held_out: Option<Prompts>,
+    dir: &Path,
+) -> (Result<Summary, TrainError>, PathBuf, Vec<Row>) {
+    let prompts = (prompts(40, "7"), held_out);
+    let (result, run) = run(settings, Arc::clone(generator), prompts, dir, &CancellationToken::new());
+    let rows = read_metrics(&run.join("metrics.jsonl")).unwrap();
+    (result, run, rows)
+}
+
+#[test]
+fn a_batch_is_trained_several_times_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(dir.path());
+    let mut all = Vec::new();
+    for (epochs, steps) in [(1, 2), (2, 2), (2, 1)] {
+        let mut settings = sync(&model);
+        settings.train.max_steps = Some(2);
+        settings.train.epochs_per_batch = epochs;
+        settings.train.steps_per_batch = steps;
+        let generator = Ruled::new(by_seed);
+        let (result, run, rows) =
+            go(settings, &generator, None, &dir.path().join(format!("{epochs}-{steps}")));
+        let updates = (epochs * steps) as u64;
+        assert_eq!(*generator.published.lock().unwrap(), [updates, 2 * updates]);
+        assert_eq!(result.unwrap().tokens, 2 * epochs * 4 * 8 * 2);
+        for row in rows {
+            let of = |name: &str| row.values[name];
+            assert_eq!(of("train/tokens"), (epochs * 4 * 8 * 2) as f64);
+            // Only the first optimiser step trains the weights that sampled.
+            assert_eq!(of("train/on_policy_tokens"), (4 * 8 * 2 / steps) as f64);
+            // A population of rollouts is not larger for being trained twice.
+            assert_eq!((of("rollout/length_mean"), of("staleness/0")), (2.0, 1.0));
+        }
+        all.push(weights(&run));
+    }
+    assert!(all[0] != all[1] && all[1] != all[2] && all[0] != all[2]);
+}
+
+#[test]
+fn truncated_rollouts_are_masked_and_a_batch_of_them_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(dir.path());
+    let mut settings = sync(&model);
+    settings.train.mask_truncated = true;
+    settings.train.max_steps = Some(2);
+    let generator = Ruled::new(|_, seed| (seed.is_multiple_of(3), false));
+    let (result, run, rows) = go(settings.clone(), &generator, None, &dir.path().join("all"));
+    assert_eq!(result.unwrap().tokens, 0);
+    assert!(weights(&run) == std::fs::read(model.join("model.safetensors")).unwrap());
+    for row in &rows {
+        assert_eq!((row.values["rollout/masked"], row.values["rollout/truncated_rate"]), (32.0, 1.0));
+        assert_eq!((row.values["train/tokens"], row.values["rollout/length_mean"]), (0.0, 1.0));
+        assert!(row.values.values().all(|value| value.is_finite()));
+    }
+    // A group's baseline still has them: right ones are truncated, so the rest learns that it did worse. (The script's
+    // log-probabilities are far from the model's, so a clipped ratio would have no gradient for that.)
+    settings.algo.importance = Importance::Old;
+    let generator = Ruled::new(|_, seed| (seed.is_multiple_of(3), !seed.is_multiple_of(3)));
+    let (result, run, rows) = go(settings, &generator, None, &dir.path().join("some"));
+    result.unwrap();
+    assert!(weights(&run) != std::fs::read(model.join("model.safetensors")).unwrap());
+    for row in &rows {
+        let masked = row.values["rollout/masked"];
+        assert!(masked > 0.0 && masked < 32.0);
+        assert_eq!(row.values["train/tokens"], 2.0 * (32.0 - masked));
+    }
+}
+
+/// Accuracy is highest after the second of four steps: what is kept is what was evaluated then.
+#[test]
+fn the_best_model_is_the_one_that_was_evaluated() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(dir.path());
+    let rule: Rule = |version, seed| (version == 2 || seed.is_multiple_of(3), true);
+    let mut runs = Vec::new();
+    for (name, steps) in [("four", 4), ("two", 2)] {
+        let mut settings = sync(&model);
+        settings.train.max_steps = Some(steps);
+        settings.train.eval_every = Some(1);
+        settings.train.keep_best = Some("accuracy".into());
+        let (result, run, rows) =
+            go(settings, &Ruled::new(rule), Some(prompts(8, "7")), &dir.path().join(name));
+        result.unwrap();
+        let accuracies: Vec<f64> =
+            rows.iter().filter_map(|row| row.values.get("eval/accuracy").copied()).collect();
+        assert_eq!(accuracies.len() as u64, steps + 1);
+        assert_eq!(accuracies[2], 1.0);
+        assert!(accuracies.iter().filter(|accuracy| **accuracy == 1.0).count() == 1);
+        let best = json(&run.join("best/best.json"));
+        assert_eq!((&best["step"], &best["version"], &best["value"]), (&2.into(), &2.into(), &1.0.into()));
+        assert!(run.join("best/model/tokenizer.json").is_file());
+        runs.push(run);
+    }
+    let best = |run: &Path| std::fs::read(run.join("best/model/model.safetensors")).unwrap();
+    assert!(best(&runs[0]) == weights(&runs[1]), "the weights after two steps");
+    assert!(best(&runs[0]) != weights(&runs[0]), "and not those of the end");
+    assert!(!runs[0].join(".best.old").exists() && !runs[0].join(".best.part").exists());
+}
+
+#[test]
+fn filtered_groups_are_counted_and_what_is_trained_has_a_spread() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut settings = sync(&model(dir.path()));
+    settings.rollout.filter.by = FilterBy::PassRate;
+    settings.rollout.samples_per_prompt = 3;
+    settings.train.max_steps = Some(2);
+    let (result, _, rows) = go(settings.clone(), &Ruled::new(by_seed), None, &dir.path().join("run"));
+    let dropped = result.unwrap().dropped;
+    assert!(dropped["filtered"] > 0 && dropped.len() == 1, "{dropped:?}");
+    for row in rows {
+        let of = |name: &str| row.values[name];
+        assert_eq!((of("rollout/groups"), of("rollout/zero_advantage_groups")), (4.0, 0.0));
+        assert_eq!((of("rollout/failed"), of("rollout/finished")), (0.0, 12.0));
+        let silent = of("before_filter/all_solved_rate") + of("before_filter/none_solved_rate");
+        assert!((1.0 - of("before_filter/kept_rate") - silent).abs() < 1e-12);
+        assert_eq!(of("before_filter/groups") - 4.0, of("rollout/dropped") / 3.0);
+    }
+    // Nothing is between: the run ends with a sentence, and with the model as it is.
+    settings.rollout.filter.max_refills = Some(5);
+    let (result, run, _) = go(settings, &Ruled::new(|_, _| (true, true)), None, &dir.path().join("end"));
+    assert!(matches!(result, Err(TrainError::Rollout(_))), "{result:?}");
+    let reason = json(&run.join("status.json"))["reason"].to_string();
+    assert!(reason.contains("rollout.filter.max_refills allows 5"), "{reason}");
+    assert!(run.join("model/model.safetensors").is_file());
+}
+
+/// The table of ARCHITECTURE.md: names, in which a word in capitals stands for any.
+fn table() -> Vec<String> {
+    let text = include_str!("../../../../ARCHITECTURE.md");
+    let (_, section) = text.split_once("\n## Metrics\n").unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let names = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('|'));
+    names.flat_map(|(names, _)| names.split(',')).map(|name| name.trim().trim_matches('`').into()).collect()
+}
+
+fn matches(pattern: &str, name: &str) -> bool {
+    let (pattern, name) = (pattern.split('/'), name.split('/'));
+    pattern.clone().count() == name.clone().count()
+        && pattern.zip(name).all(|(pattern, name)| {
+            let fixed = pattern.trim_end_matches(|c: char| c.is_ascii_uppercase());
+            if fixed == pattern { fixed == name } else { name.len() > fixed.len() && name.starts_with(fixed) }
+        })
+}
+
+#[test]
+fn every_metric_is_in_the_table_and_the_table_has_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let dense = model(dir.path());
+    let mut written = BTreeSet::new();
+    let mut runs: BTreeMap<&str, TrainSettings> = BTreeMap::new();
+    let mut settings = sync(&dense);
+    settings.reward.name = vec!["exact-match".into(), "novelty".into()];
+    settings.reward.clip_high = Some(1.0);
+    settings.reward.overlong_cache = Some(1);
+    settings.reward.overlong_penalty = Some(0.5);
+    settings.rollout.filter.by = FilterBy::PassRate;
+    settings.rollout.samples_per_prompt = 3;
+    settings.train.mask_truncated = true;
+    settings.train.max_steps = Some(2);
+    settings.eval.samples = 2;
+    settings.eval.k = vec![1, 2];
+    runs.insert("all", settings);
+    let mut settings = sync(&moe_model(dir.path()));
+    settings.moe.router_aux_coef = 0.1;
+    settings.algo.correction.level = CorrectionLevel::Token;
+    settings.train.max_steps = Some(1);
+    runs.insert("experts", settings);
+    for (name, settings) in runs {
+        let with_source = |prompts: Prompts| Prompts {
+            rows: (prompts.rows.into_iter())
+                .map(|task| Task { fields: vec![("data_source".into(), "digits".into())], ..task })
+                .collect(),
+            ..prompts
+        };
+        let data = (with_source(prompts(40, "7")), Some(with_source(prompts(4, "7"))));
+        let generator = Ruled::new(|_, seed| (seed.is_multiple_of(3), !seed.is_multiple_of(5)));
+        let (result, run) = run(settings, generator, data, &dir.path().join(name), &CancellationToken::new());
+        result.unwrap();
+        let rows = read_metrics(&run.join("metrics.jsonl")).unwrap();
+        written.extend(rows.into_iter().flat_map(|row| row.values.into_keys()));
+    }
+    let table = table();
+    let unknown: Vec<&String> =
+        written.iter().filter(|name| !table.iter().any(|pattern| matches(pattern, name))).collect();
+    assert!(unknown.is_empty(), "not in the table: {unknown:?}");
+    let unused: Vec<&String> =
+        table.iter().filter(|pattern| !written.iter().any(|name| matches(pattern, name))).collect();
+    assert!(unused.is_empty(), "never written: {unused:?}");
+}
