@@ -2,12 +2,15 @@
 
 use crate::batch::BatchInput;
 use crate::cases::{self, EnvironmentCase, EstimatorCase, GroupCase, RewardCase, Row};
+use crate::check;
 use crate::error::{AuthorError, OrAuthor};
 use crate::failure;
 use crate::open::{Loaded, Opened, Target};
 use crate::present::{print, table};
 use molt_core::chat::Task;
-use molt_sandbox::{Action, Call, Cost, EstimatorBatch, Failure, Kind, Parameter, Sample, Sandbox};
+use molt_sandbox::{
+    Action, Call, Cost, EstimatorBatch, Failure, Kind, LossBatch, Parameter, Sample, Sandbox,
+};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -39,6 +42,7 @@ enum Input {
     Group(Vec<Sample>, u64),
     Episode(Task, Vec<Action>, u64),
     Batch(EstimatorBatch),
+    Step(LossBatch),
     Code(&'static str),
 }
 
@@ -193,6 +197,10 @@ async fn round(loaded: &Loaded, input: &Input, laps: &mut Laps) -> Result<(), Fa
             laps.lap("describe, with a new instance", estimator.traits()).await?;
             laps.lap("estimate, with a new instance", estimator.estimate(batch)).await?;
         }
+        (Loaded::Loss(loss), Input::Step(batch)) => {
+            laps.lap("new instance", loss.instantiate()).await?;
+            laps.lap("compute, with a new instance", loss.compute(batch)).await?;
+        }
         (Loaded::Interpreter(interpreter), Input::Code(code)) => {
             laps.lap("new instance", interpreter.instantiate()).await?;
             let call = Call { rollout: None, seed: 0 };
@@ -237,6 +245,7 @@ fn input(opened: &Opened, loaded: &Loaded, cases: Option<&Path>) -> Result<Input
                 .or_failed("bench cannot ask the estimator for its parameters", "look at its `describe`")?;
             Input::Batch(batch(file, &traits.parameters)?)
         }
+        (Loaded::Loss(_), _) => Input::Step(check::loss::usual()),
         (Loaded::Interpreter(_), _) => Input::Code("sum(range(1000))"),
     })
 }

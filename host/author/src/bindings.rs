@@ -9,12 +9,13 @@ use wit_bindgen_rust::{Opts, WithOption};
 use wit_parser::{PackageId, Resolve};
 
 /// A module of the bindings and its world; an interface if the component imports it.
-const MODULES: [(&str, Of); 8] = [
+const MODULES: [(&str, Of); 9] = [
     ("types", Of::Interface("types")),
     ("environment", Of::World("environment-plugin")),
     ("reward", Of::World("reward-plugin")),
     ("group_reward", Of::World("group-reward-plugin")),
     ("estimator", Of::World("estimator-plugin")),
+    ("loss", Of::World("loss-plugin")),
     ("interpreter", Of::World("interpreter-plugin")),
     ("model", Of::Interface("model")),
     ("code", Of::Interface("code")),

@@ -16,6 +16,7 @@ pub(crate) fn told(failure: &Failure, info: &Info) -> String {
         Kind::Reward => "`score` returns a verdict, and the `score` of a group a list of them",
         Kind::Environment => "`reset` returns a list of messages, and `step` a transition",
         Kind::Estimator => "`describe` returns traits, and `estimate` an estimate",
+        Kind::Loss => "`compute` returns losses and slopes",
         Kind::Interpreter => "`run` returns an output",
         Kind::ChatAgent => "see the contract",
     };

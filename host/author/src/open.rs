@@ -7,7 +7,7 @@ use crate::present::{program, warn};
 use crate::project::Project;
 use molt_core::settings::{self, Access, EvalSettings, GrantedModel, Judge, Plugins, TrainSettings};
 use molt_sandbox::{
-    Environment, Estimator, Info, Interpreter, JudgeEndpoint, Kind, Library, LoadError, Reward, Sandbox,
+    Environment, Estimator, Info, Interpreter, JudgeEndpoint, Kind, Library, LoadError, Loss, Reward, Sandbox,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -50,6 +50,7 @@ pub(crate) enum Loaded {
     Environment(Environment),
     Estimator(Estimator),
     Interpreter(Interpreter),
+    Loss(Loss),
 }
 
 impl Target {
@@ -101,6 +102,7 @@ impl Opened {
             Kind::Environment => sandbox.environment(library, name, access).map(Loaded::Environment),
             Kind::Estimator => sandbox.estimator(library, name, access).map(Loaded::Estimator),
             Kind::Interpreter => sandbox.interpreter(library, name, access).map(Loaded::Interpreter),
+            Kind::Loss => sandbox.loss(library, name, access).map(Loaded::Loss),
             Kind::ChatAgent => {
                 let help = "write an environment, whose model loop is the host's";
                 return Err(AuthorError::user(

@@ -24,6 +24,8 @@ pub(crate) enum Kind {
     CodeEnvironment,
     /// Turns rewards into advantages
     Estimator,
+    /// Gives the policy loss of tokens
+    Loss,
     /// Runs code for environments
     Interpreter,
 }
@@ -39,6 +41,7 @@ impl Kind {
             Kind::Environment => "environment-plugin",
             Kind::CodeEnvironment => "code-environment-plugin",
             Kind::Estimator => "estimator-plugin",
+            Kind::Loss => "loss-plugin",
             Kind::Interpreter => "interpreter-plugin",
         }
     }
@@ -52,6 +55,7 @@ impl Kind {
             Kind::GroupReward => "group-reward",
             Kind::Environment | Kind::CodeEnvironment => "environment",
             Kind::Estimator => "estimator",
+            Kind::Loss => "loss",
             Kind::Interpreter => "code",
         }
     }

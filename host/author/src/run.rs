@@ -59,6 +59,10 @@ pub(crate) fn run(args: &Args) -> Result<u8, AuthorError> {
             Loaded::Reward(plugin) => reward(plugin, args, &task, call).await,
             Loaded::Environment(plugin) => environment(plugin, args, &task, call).await,
             Loaded::Estimator(plugin) => estimator(plugin, args).await,
+            Loaded::Loss(_) => {
+                let help = "`molt plugin check` tries it on made-up steps, and unit tests on your own";
+                Err(AuthorError::user("a loss has no task to be run on", help))
+            }
             Loaded::Interpreter(plugin) => interpreter(plugin, args, call).await,
         }
     })?;

@@ -85,6 +85,10 @@ async fn try_all(plugin: &Loaded, file: &Path) -> Result<Vec<Tried>, AuthorError
                 tried.push((name, estimate(estimator, case).await));
             }
         }
+        Loaded::Loss(_) => {
+            let help = "write unit tests beside it; `molt plugin check` tries it on made-up steps";
+            return Err(AuthorError::user("there are no cases for a loss", help));
+        }
         Loaded::Interpreter(interpreter) => {
             for case in cases::read::<InterpreterCase>(file)? {
                 let differences = session(interpreter, &case).await;

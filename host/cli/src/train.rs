@@ -48,6 +48,7 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
     let environment = plugins.environment(&settings.agent)?;
     let rewards = plugins.rewards(&settings.reward.weighted())?;
     let estimator = plugins.estimator(&settings.algo)?;
+    let loss = plugins.loss(&settings.algo)?;
     plugins.check_names()?;
     let traits = runtime.block_on(estimator.traits()).or_user(
         format!("algo.estimator {} cannot be used", settings.algo.estimator),
@@ -116,6 +117,7 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
         estimator,
         traits,
         parameters,
+        loss,
         from,
     };
     let result = train(training, &mut run_dir, runtime.handle(), &stop);

@@ -3,7 +3,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use molt_core::chat::Task;
-use molt_sandbox::{Call, EstimatorBatch, Kind, Library, Limits, LoadError, Sample, Sandbox, inspect};
+use molt_sandbox::{
+    Call, EstimatorBatch, Kind, Library, Limits, LoadError, LossBatch, Sample, Sandbox, inspect,
+};
 use std::path::PathBuf;
 use std::sync::LazyLock;
 use tempfile::TempDir;
@@ -73,6 +75,10 @@ fn load(kind: Kind) {
                 ..EstimatorBatch::default()
             };
             let _ = runtime.block_on(plugin.estimate(&batch));
+        }),
+        Kind::Loss => sandbox.loss(library, name, limits).map(|plugin| {
+            let batch = LossBatch { segment_offsets: vec![0], ..LossBatch::default() };
+            let _ = runtime.block_on(plugin.compute(&batch));
         }),
         _ => sandbox.interpreter(library, name, limits).map(drop),
     };

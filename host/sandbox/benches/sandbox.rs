@@ -248,6 +248,7 @@ fn load(file: &Path, cache: &Path) -> Option<Duration> {
         Kind::Reward => sandbox.reward(&library, &name, limits).map(drop),
         Kind::Environment => sandbox.environment(&library, &name, limits).map(drop),
         Kind::Estimator => sandbox.estimator(&library, &name, limits).map(drop),
+        Kind::Loss => sandbox.loss(&library, &name, limits).map(drop),
         Kind::Interpreter => sandbox.interpreter(&library, &name, limits).map(drop),
         Kind::ChatAgent => return None,
     };

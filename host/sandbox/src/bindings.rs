@@ -53,6 +53,17 @@ pub(crate) mod estimator {
     pub(crate) use exports::molt::plugin::estimator::*;
 }
 
+pub(crate) mod loss {
+    wasmtime::component::bindgen!({
+        path: "../../wit/0.2.0",
+        world: "loss-plugin",
+        exports: { default: async },
+        // As those of an estimator.
+        ownership: Borrowing { duplicate_if_necessary: false },
+    });
+    pub(crate) use exports::molt::plugin::loss::*;
+}
+
 pub(crate) mod interpreter {
     wasmtime::component::bindgen!({
         path: "../../wit/0.2.0",

@@ -1,4 +1,4 @@
-//! The engines that plugins run on: one that nearly all share, one for estimators, and others for limits that change
+//! The engines that plugins run on: one that nearly all share, one for estimators and losses, and others for limits that change
 //! how code is compiled.
 
 use molt_core::settings::Limits;
@@ -44,14 +44,14 @@ struct Shape {
     stack_kib: usize,
     /// Whether its tables fit into the pool of the shared engine.
     small_tables: bool,
-    /// Whether estimators run on it.
+    /// Whether estimators and losses run on it.
     estimates: bool,
 }
 
 impl Shape {
     fn of(limits: &Limits, kind: Kind) -> Self {
         Self {
-            estimates: kind == Kind::Estimator,
+            estimates: matches!(kind, Kind::Estimator | Kind::Loss),
             fuel: limits.fuel.is_some(),
             stack_kib: limits.stack_kib,
             small_tables: limits.table_elements <= TABLE_ELEMENTS,

@@ -49,7 +49,7 @@ pub enum LoadError {
 
     #[error(
         "{} is not a Molt plugin: it exports {}, and a plugin exports one of molt:plugin/environment, reward, \
-         group-reward, estimator, code and agent; build it against a world of wit/{}",
+         group-reward, estimator, loss, code and agent; build it against a world of wit/{}",
         .path.display(), exported(.exports), contract::LATEST
     )]
     NotPlugin { path: PathBuf, exports: Vec<String> },

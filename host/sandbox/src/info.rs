@@ -27,6 +27,8 @@ pub enum Kind {
     Reward,
     /// Turns rewards into advantages.
     Estimator,
+    /// Gives the policy loss of tokens.
+    Loss,
     /// Owns its loop and calls the model.
     ChatAgent,
     /// Runs code that a model wrote, for an environment that was granted it.
@@ -39,6 +41,7 @@ impl Kind {
             "environment" => Some(Kind::Environment),
             "reward" | "group-reward" => Some(Kind::Reward),
             "estimator" => Some(Kind::Estimator),
+            "loss" => Some(Kind::Loss),
             "agent" => Some(Kind::ChatAgent),
             "code" => Some(Kind::Interpreter),
             _ => None,
@@ -58,6 +61,7 @@ impl fmt::Display for Kind {
             Kind::Environment => "environment",
             Kind::Reward => "reward",
             Kind::Estimator => "estimator",
+            Kind::Loss => "loss",
             Kind::ChatAgent => "chat agent",
             Kind::Interpreter => "interpreter",
         })

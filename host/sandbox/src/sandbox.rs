@@ -15,6 +15,7 @@ use crate::grant::Granted;
 use crate::info::{Info, Kind};
 use crate::interpreter::Interpreter;
 use crate::library::Library;
+use crate::loss::Loss;
 use crate::model::ChatModel;
 use crate::observe::{Cost, Observer};
 use crate::plugin::{Data, Plugin};
@@ -150,6 +151,15 @@ impl Sandbox {
         let (plugin, component) =
             self.load(library, name, access.into(), Kind::Estimator, &self.estimates)?;
         Estimator::new(plugin, component)
+    }
+
+    /// Loads the loss plugin called `name`.
+    ///
+    /// # Errors
+    /// It is not found, not a loss, built against another contract, or imports what is not granted.
+    pub fn loss(&self, library: &Library, name: &str, access: impl Into<Access>) -> Result<Loss, LoadError> {
+        let (plugin, component) = self.load(library, name, access.into(), Kind::Loss, &self.estimates)?;
+        Loss::new(plugin, component)
     }
 
     /// Loads the interpreter plugin called `name`.

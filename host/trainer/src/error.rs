@@ -64,6 +64,13 @@ pub enum TrainError {
     Mesh(String),
     #[error("no advantages for step {step}")]
     Estimator { step: u64, source: Box<Failure> },
+    #[error("no loss for step {step}")]
+    Loss { step: u64, source: Box<Failure> },
+    #[error(
+        "at step {step} the model gives a token a log-probability that is no finite number; lower optim.lr, or look at \
+         the steps before"
+    )]
+    LogprobNotFinite { step: u64 },
     #[error(
         "rank {rank} has other {what} than rank 0: every rank needs the same command line, settings file and model"
     )]

@@ -5,6 +5,7 @@ pub mod checkpoint;
 pub mod conversations;
 pub mod error;
 pub mod freeze;
+mod given;
 mod heartbeat;
 pub mod held_out;
 pub mod loss;

@@ -3,6 +3,7 @@
 use crate::advantage::{advantages, rewards};
 use crate::checkpoint::{Checkpoints, From};
 use crate::error::TrainError;
+use crate::given::given;
 use crate::held_out::{Best, HeldOut};
 use crate::loss::PolicyLoss;
 use crate::optim::Update;
@@ -18,7 +19,7 @@ use molt_generator::{Generator, WeightUpdate};
 use molt_model::Weights;
 use molt_observe::{Progress, RunDir};
 use molt_rollout::{Batches, Driver, GroupFilter, Measure, Plan, Position, Prompts};
-use molt_sandbox::{Estimator, Traits};
+use molt_sandbox::{Estimator, Loss, Traits};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Instant;
@@ -55,6 +56,8 @@ pub struct Training<G: Generator> {
     pub traits: Traits,
     /// The values of its parameters, from [`crate::advantage::check_estimator`].
     pub parameters: Vec<f64>,
+    /// The plugin that `algo.loss` names, if it is none of the host's losses.
+    pub loss: Option<Loss>,
     pub from: From,
 }
 
@@ -87,8 +90,19 @@ fn run<G: Generator>(
     started: Instant,
     summary: &mut Summary,
 ) -> Result<End, TrainError> {
-    let Training { settings, weights, ranks, driver, prompts, held_out, estimator, traits, parameters, from } =
-        training;
+    let Training {
+        settings,
+        weights,
+        ranks,
+        driver,
+        prompts,
+        held_out,
+        estimator,
+        traits,
+        parameters,
+        loss: plugin,
+        from,
+    } = training;
     let traits = Traits { whiten: traits.whiten && settings.algo.whiten, ..traits };
     let plan = plan(&settings, prompts, traits.needs_group)?;
     let planned = batches_planned(&settings, &plan);
@@ -190,7 +204,13 @@ fn run<G: Generator>(
         // None if all rollouts are masked: the weights stay as they are.
         for part in passes(&rows, &settings.train) {
             let seen;
-            (seen, update) = learner.policy_step(part, &loss)?;
+            (seen, update) = match &plugin {
+                Some(plugin) => {
+                    let rows = given(part, plugin, &mut learner, (runtime, step))?;
+                    learner.policy_step(&rows, &loss)?
+                }
+                None => learner.policy_step(part, &loss)?,
+            };
             sums.add(&seen);
         }
         let train = clock.lap();

@@ -59,6 +59,16 @@ pub mod estimator {
     });
 }
 
+pub mod loss {
+    wit_bindgen::generate!({
+        path: "../../wit/0.2.0",
+        world: "loss-plugin",
+        additional_derives: [PartialEq, Clone],
+        pub_export_macro: true,
+        default_bindings_module: "molt_plugin::internal::loss",
+    });
+}
+
 pub mod interpreter {
     wit_bindgen::generate!({
         path: "../../wit/0.2.0",

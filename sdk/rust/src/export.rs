@@ -52,6 +52,19 @@ macro_rules! export_estimator {
     };
 }
 
+/// Exports a type that implements [`Loss`](crate::loss::Loss). Nothing on other targets than wasm32.
+#[macro_export]
+macro_rules! export_loss {
+    ($plugin:ty) => {
+        #[cfg(target_arch = "wasm32")]
+        const _: () = {
+            type Plugin = $plugin;
+    $crate::internal::loss::export!(Plugin with_types_in $crate::internal::loss);
+            $crate::metadata!();
+        };
+    };
+}
+
 /// Exports a type that implements [`Interpreter`](crate::interpreter::Interpreter). Nothing on other targets than wasm32.
 #[macro_export]
 macro_rules! export_interpreter {

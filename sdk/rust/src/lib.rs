@@ -25,6 +25,7 @@ pub mod environment;
 pub mod estimator;
 mod export;
 pub mod interpreter;
+pub mod loss;
 pub mod model;
 pub mod parameter;
 pub mod reward;
@@ -33,5 +34,5 @@ pub mod types;
 /// What the export macros expand to; not for use by hand.
 #[doc(hidden)]
 pub mod internal {
-    pub use crate::bindings::{environment, estimator, group_reward, interpreter, reward};
+    pub use crate::bindings::{environment, estimator, group_reward, interpreter, loss, reward};
 }

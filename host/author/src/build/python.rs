@@ -71,6 +71,7 @@ fn constants(kind: Kind, module: &str) -> String {
         Kind::GroupReward => "GroupReward",
         Kind::Environment | Kind::CodeEnvironment => "Episode",
         Kind::Estimator => "Estimator",
+        Kind::Loss => "Loss",
         Kind::Interpreter => "Session",
     };
     format!("ROOT = \"/0\"\nMODULE = \"{module}\"\nCLASS = \"{class}\"\n")

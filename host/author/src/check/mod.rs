@@ -4,6 +4,7 @@ mod environment;
 mod estimator;
 mod inputs;
 mod interpreter;
+pub(crate) mod loss;
 mod reward;
 
 use crate::error::{AuthorError, FAILED};
@@ -96,8 +97,9 @@ impl Findings {
 
 pub(crate) fn run(args: &Args) -> Result<u8, AuthorError> {
     let opened = args.target.open()?;
-    if args.cases.is_some() && matches!(opened.info.kind, Kind::Estimator | Kind::Interpreter) {
-        let error = format!("check takes no cases for an {}", opened.info.kind);
+    if args.cases.is_some() && matches!(opened.info.kind, Kind::Estimator | Kind::Interpreter | Kind::Loss) {
+        let article = if opened.info.kind == Kind::Loss { "a" } else { "an" };
+        let error = format!("check takes no cases for {article} {}", opened.info.kind);
         return Err(AuthorError::user(error, "leave --cases out; `molt plugin test` takes them"));
     }
     let mut findings = Findings::default();
@@ -113,6 +115,10 @@ pub(crate) fn run(args: &Args) -> Result<u8, AuthorError> {
                 }
                 Loaded::Estimator(estimator) => {
                     estimator::check(estimator, &mut findings).await;
+                    Ok(())
+                }
+                Loaded::Loss(loss) => {
+                    loss::check(loss, &mut findings).await;
                     Ok(())
                 }
                 Loaded::Interpreter(interpreter) => {

@@ -2,11 +2,11 @@
 
 use crate::present::short_digest;
 use crate::stop::{OrStop, Stop};
-use molt_core::settings::{self, Access, GrantedModel, Grants, Limits, nearest};
+use molt_core::settings::{self, Access, GrantedModel, Grants, Limits, NativeLoss, nearest};
 use molt_generator::Engine;
 use molt_model::Chat;
 use molt_rollout::{PolicyModel, TurnSettings, WeightedReward};
-use molt_sandbox::{Environment, Estimator, Info, JudgeEndpoint, Library, Lock, Sandbox};
+use molt_sandbox::{Environment, Estimator, Info, JudgeEndpoint, Library, Lock, Loss, Sandbox};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -105,6 +105,21 @@ impl Plugins {
         let estimator = loaded.or_user(refused("algo.estimator", &algo.estimator), HELP)?;
         self.enter("estimator", estimator.info(), estimator.interpreter(), access)?;
         Ok(estimator)
+    }
+
+    /// The loss plugin that is asked for, if it is none of the host's losses.
+    pub(crate) fn loss(&mut self, algo: &settings::Algo) -> Result<Option<Loss>, Stop> {
+        if algo.native_loss().is_some() {
+            return Ok(None);
+        }
+        let access = self.access(&algo.loss);
+        let loaded = self.sandbox.loss(&self.library, &algo.loss, access.clone());
+        let native: Vec<&str> = NativeLoss::ALL.into_iter().map(NativeLoss::name).collect();
+        let help =
+            format!("take one of the host's, {}, or a loss that `molt plugin list` shows", native.join(", "));
+        let loss = loaded.or_user(refused("algo.loss", &algo.loss), help)?;
+        self.enter("loss", loss.info(), loss.interpreter(), access)?;
+        Ok(Some(loss))
     }
 
     /// Takes down a plugin that was loaded, and the interpreter that it was granted.

@@ -4,6 +4,7 @@
 mod credit;
 mod experts;
 mod learning;
+mod losses;
 mod parts;
 mod scripted;
 mod shaping;

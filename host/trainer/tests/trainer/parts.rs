@@ -7,7 +7,7 @@ use molt_generator::Generator;
 use molt_model::{Chat, Config, Decoder, Weights};
 use molt_observe::RunDir;
 use molt_rollout::{Driver, Prompts, TurnSettings, WeightedReward};
-use molt_sandbox::{Estimator, Library, Sandbox};
+use molt_sandbox::{Estimator, Library, Loss, Sandbox};
 use molt_trainer::TrainError;
 use molt_trainer::advantage::check_estimator;
 use molt_trainer::checkpoint::From;
@@ -48,6 +48,10 @@ static LIBRARY: LazyLock<(Library, Sandbox)> = LazyLock::new(|| {
 
 pub(crate) fn estimator(name: &str) -> Estimator {
     LIBRARY.1.estimator(&LIBRARY.0, name, Limits::default()).unwrap()
+}
+
+pub(crate) fn loss(name: &str) -> Loss {
+    LIBRARY.1.loss(&LIBRARY.0, name, Limits::default()).unwrap()
 }
 
 pub(crate) fn driver<G: Generator>(settings: &TrainSettings, generator: Arc<G>) -> Driver<G> {
@@ -124,6 +128,7 @@ pub(crate) fn run<G: Generator>(
         parameters: check_estimator(&settings.algo, &traits, settings.rollout.samples_per_prompt).unwrap(),
         traits,
         estimator,
+        loss: settings.algo.native_loss().is_none().then(|| loss(&settings.algo.loss)),
         settings,
         from: From::default(),
     };

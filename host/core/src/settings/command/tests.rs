@@ -233,7 +233,7 @@ fn each_rule_refuses_what_it_is_for() {
             &[("algo.loss", "gspo"), ("algo.dual_clip", "3")],
             "algo.dual_clip is set, and algo.loss gspo has no such bound",
         ),
-        (&[("algo.loss", "")], "algo.loss is \"\", but must be one of ppo, gspo, cispo, importance"),
+        (&[("algo.loss", "")], "algo.loss is empty"),
         (&[("algo.entropy_coef", "nan")], "algo.entropy_coef is NaN, but must be a finite number"),
         (&[("algo.correction.level", "token")], "algo.correction.level is set, but algo.importance sampled"),
         (&[("algo.correction.mode", "clip")], "algo.correction.mode is set, and does nothing while"),

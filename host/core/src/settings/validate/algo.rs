@@ -6,10 +6,7 @@ use crate::settings::{Algo, Correction, CorrectionLevel, CorrectionMode, Importa
 impl Algo {
     pub(super) fn check(&self, found: &mut Found) {
         name(found, "algo.estimator", &self.estimator);
-        if self.native_loss().is_none() {
-            let native: Vec<&str> = NativeLoss::ALL.into_iter().map(NativeLoss::name).collect();
-            say(found, "algo.loss", format!("is {:?}, but must be one of {}", self.loss, native.join(", ")));
-        }
+        name(found, "algo.loss", &self.loss);
         self.check_bounds(found);
         number(found, "algo.entropy_coef", self.entropy_coef, |_| true, "a finite number");
         self.correction.check(found);
