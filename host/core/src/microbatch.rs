@@ -69,7 +69,7 @@ mod tests {
             prop_assert!(sizes.windows(2).all(|pair| pair[0] >= pair[1]));
             let longest = lengths.iter().max().copied().unwrap_or(0);
             prop_assert!(sizes.iter().max().zip(sizes.iter().min()).is_none_or(|(a, b)| a - b <= longest));
-            prop_assert!(batches.len() % teams == 0 || batches.len() == lengths.len());
+            prop_assert!(batches.len().is_multiple_of(teams) || batches.len() == lengths.len());
             let mut rows = batches.concat();
             rows.sort_unstable();
             prop_assert_eq!(rows, (0..lengths.len()).collect::<Vec<_>>());
