@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 fn main() {
     println!("cargo:rerun-if-env-changed=LIBTORCH");
-    for file in ["src/shim.h", "src/shim.cc", "shim"] {
+    for file in ["src/shim.h", "src/shim.cc", "src/attention.h", "src/attention.cc", "shim"] {
         println!("cargo:rerun-if-changed={file}");
     }
     let Some(libtorch) = std::env::var_os("LIBTORCH").map(PathBuf::from) else {
@@ -13,6 +13,7 @@ fn main() {
     let include = libtorch.join("include");
     cxx_build::bridge("src/ffi.rs")
         .file("src/shim.cc")
+        .file("src/attention.cc")
         .std("c++20")
         .define("USE_C10D_GLOO", None)
         // What `shim` declares of gloo comes first; the headers of libtorch are not ours to warn about.

@@ -1,18 +1,41 @@
 //! Which rows go through the model together.
 
-/// Splits rows into micro-batches of at most `budget` tokens each, padding included; a row that is longer than
-/// the budget gets a micro-batch of its own. Returns row indices: every row once, longest first.
-pub fn micro_batches(lengths: &[usize], budget: usize) -> Vec<Vec<usize>> {
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Splits rows into micro-batches of at most `budget` tokens each, about as many in each; a row that is longer than the
+/// budget gets a micro-batch of its own. Each of `teams` can have as many micro-batches as the others, if there are rows
+/// enough; it is the smallest such number that was found. Returns row indices: every row once, the largest
+/// micro-batch first, and in each the longest row.
+pub fn micro_batches(lengths: &[usize], budget: usize, teams: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lengths.len()).collect();
-    order.sort_by_key(|&row| std::cmp::Reverse(lengths[row]));
-    let mut batches: Vec<Vec<usize>> = Vec::new();
-    for row in order {
-        match batches.last_mut() {
-            // The first row of a micro-batch is its longest, to which the others are padded.
-            Some(batch) if (batch.len() + 1) * lengths[batch[0]] <= budget => batch.push(row),
-            _ => batches.push(vec![row]),
+    order.sort_by_key(|&row| Reverse(lengths[row]));
+    let (budget, teams) = (budget.max(1), teams.max(1));
+    let least: usize = lengths.iter().map(|&length| length.min(budget)).sum();
+    let mut count = least.div_ceil(budget).max(1).next_multiple_of(teams);
+    loop {
+        let batches = dealt(&order, lengths, count.min(order.len()));
+        let fits = |(tokens, rows): &(usize, Vec<usize>)| *tokens <= budget || rows.len() == 1;
+        if batches.iter().all(fits) {
+            return batches.into_iter().map(|(_, rows)| rows).collect();
         }
+        count += teams;
     }
+}
+
+/// Gives each row, the longest first, to the micro-batch with the fewest tokens so far (Graham 1969). With their tokens,
+/// the largest first.
+fn dealt(order: &[usize], lengths: &[usize], count: usize) -> Vec<(usize, Vec<usize>)> {
+    let mut batches = vec![(0, Vec::new()); count];
+    let mut open: BinaryHeap<_> = (0..count).map(|batch| Reverse((0, batch))).collect();
+    for &row in order {
+        let Some(Reverse((tokens, batch))) = open.pop() else { break };
+        let tokens = tokens + lengths[row];
+        batches[batch].0 = tokens;
+        batches[batch].1.push(row);
+        open.push(Reverse((tokens, batch)));
+    }
+    batches.sort_by_key(|(tokens, _)| Reverse(*tokens));
     batches
 }
 
@@ -22,33 +45,44 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn similar_lengths_share_a_micro_batch() {
-        assert_eq!(micro_batches(&[3, 10, 4, 3, 30], 12), [vec![4], vec![1], vec![2, 0, 3]]);
-        assert_eq!(micro_batches(&[], 12), Vec::<Vec<usize>>::new());
+    fn rows_of_any_lengths_share_a_micro_batch() {
+        assert_eq!(micro_batches(&[3, 10, 4, 3, 30], 100, 1), [vec![4, 1, 2, 0, 3]]);
+        // A row that is too long has its own; 20 tokens are twice 10.
+        assert_eq!(micro_batches(&[3, 10, 4, 3, 30], 12, 1), [vec![4], vec![1], vec![2, 0, 3]]);
+        // Each of two teams has one, though all would fit into one.
+        assert_eq!(micro_batches(&[3, 10, 4, 3], 100, 2), [vec![1], vec![2, 0, 3]]);
+        assert_eq!(micro_batches(&[], 12, 2), Vec::<Vec<usize>>::new());
     }
 
     proptest! {
         #[test]
-        fn every_row_once_within_the_budget(
-            lengths in prop::collection::vec(1usize..60, 0..50), budget in 1usize..200,
+        fn every_row_once_within_the_budget_and_no_micro_batch_much_larger_than_another(
+            lengths in prop::collection::vec(1usize..60, 0..50), budget in 1usize..200, teams in 1usize..5,
         ) {
-            let batches = micro_batches(&lengths, budget);
-            for batch in &batches {
-                let longest = batch.iter().map(|&row| lengths[row]).max().unwrap_or(0);
-                prop_assert!(batch.len() == 1 || batch.len() * longest <= budget);
+            let batches = micro_batches(&lengths, budget, teams);
+            let tokens = |batch: &Vec<usize>| batch.iter().map(|&row| lengths[row]).sum::<usize>();
+            let sizes: Vec<usize> = batches.iter().map(tokens).collect();
+            for (batch, &size) in batches.iter().zip(&sizes) {
+                prop_assert!(batch.len() == 1 || size <= budget);
+                prop_assert!(batch.windows(2).all(|pair| lengths[pair[0]] >= lengths[pair[1]]));
             }
+            prop_assert!(sizes.windows(2).all(|pair| pair[0] >= pair[1]));
+            let longest = lengths.iter().max().copied().unwrap_or(0);
+            prop_assert!(sizes.iter().max().zip(sizes.iter().min()).is_none_or(|(a, b)| a - b <= longest));
+            prop_assert!(batches.len().is_multiple_of(teams) || batches.len() == lengths.len());
             let mut rows = batches.concat();
             rows.sort_unstable();
             prop_assert_eq!(rows, (0..lengths.len()).collect::<Vec<_>>());
         }
 
+        /// A micro-batch is at least half full if rows fit into it at all and teams do not ask for more.
         #[test]
-        fn no_micro_batch_has_room_for_the_next_row(
-            lengths in prop::collection::vec(1usize..60, 0..50), budget in 1usize..200,
+        fn the_budget_is_used(
+            lengths in prop::collection::vec(1usize..60, 2..50), budget in 60usize..200,
         ) {
-            for pair in micro_batches(&lengths, budget).windows(2) {
-                prop_assert!((pair[0].len() + 1) * lengths[pair[0][0]] > budget);
-            }
+            let count = micro_batches(&lengths, budget, 1).len();
+            let total = lengths.iter().sum::<usize>();
+            prop_assert!(count == 1 || total * 2 > (count - 1) * budget, "{count} for {total}");
         }
     }
 }

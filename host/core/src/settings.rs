@@ -328,8 +328,8 @@ pub struct Train {
     /// Leave rollouts that ran out of tokens, turns or context out of the loss. They still count in the baseline of
     /// their prompt, and in whitening.
     pub mask_truncated: bool,
-    /// Tokens of one forward and backward of a rank at most, padding included. Rows are dealt so that ranks have about as
-    /// many at a time. Changes memory and speed, not the update.
+    /// Tokens of one forward and backward of a rank at most, which lie one after the other without padding; a longer
+    /// trajectory goes alone. Ranks have about as many each. Changes memory and speed, not the update.
     pub max_tokens_per_rank: usize,
     /// Stop after this many batches. Unset: when the data ends.
     pub max_steps: Option<u64>,

@@ -266,9 +266,11 @@ impl Batch {
     /// The records of `rows` that are of the weights that will compute them.
     fn recorded(&self, rows: Range<usize>, positions: usize) -> Option<Tensor> {
         let routings = self.running[rows].iter().map(|sequence| sequence.routing.as_ref());
-        let rows: Vec<Option<&Routing>> =
-            routings.map(|routing| routing.filter(|routing| routing.version() == self.version)).collect();
-        self.decoder.config().experts.as_ref()?.recorded(&rows, positions)
+        let rows: Vec<(Option<&Routing>, usize)> = routings
+            .map(|routing| (routing.filter(|routing| routing.version() == self.version), positions))
+            .collect();
+        let recorded = self.decoder.config().experts.as_ref()?.recorded(&rows)?;
+        Some(recorded.view([rows.len() as i64, positions as i64, -1]))
     }
 
     /// Where the tokens of a sequence went, as far as they are in the cache.

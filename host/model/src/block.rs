@@ -1,7 +1,7 @@
 //! One transformer layer. There is one forward pass: training and decoding differ in where keys come from.
 
-use molt_torch::TorchError;
-use tch::{Kind, Tensor};
+use molt_torch::{Span, TorchError, packed_attention};
+use tch::Tensor;
 
 use crate::cache::Window;
 use crate::config::Config;
@@ -79,19 +79,18 @@ impl Block {
         }
     }
 
-    /// `[B, T, d]` to `[B, T, d]`. Without a window every row starts here, and attention is causal in the row.
-    /// With one, it comes with the number of this layer. Of a layer with experts `recorded` may say which are
-    /// taken, and its routing comes back.
+    /// `[B, T, d]` to `[B, T, d]`. Of a layer with experts `recorded` may say which are taken, and its routing comes
+    /// back.
     pub(crate) fn forward(
         &self,
         (config, parallel): (&Config, &Parallel),
         x: &Tensor,
         rotation: &Rotation,
-        window: Option<(usize, &mut Window)>,
+        keys: Keys<'_, '_>,
         recorded: Option<&Tensor>,
     ) -> Result<(Tensor, Option<Routed>), TorchError> {
         let normed = parallel.spread(rms_norm(x, &self.input_layernorm, config))?;
-        let attended = self.attention((config, parallel), &normed, rotation, window)?;
+        let attended = self.attention((config, parallel), &normed, rotation, keys)?;
         let x = x + parallel.summed(linear(&attended, &self.o_proj))?;
         let normed = rms_norm(&x, &self.post_attention_layernorm, config);
         let [gate, up, down] = [&self.gate_proj, &self.up_proj, &self.down_proj];
@@ -110,7 +109,7 @@ impl Block {
         (config, parallel): (&Config, &Parallel),
         x: &Tensor,
         rotation: &Rotation,
-        window: Option<(usize, &mut Window)>,
+        keys: Keys<'_, '_>,
     ) -> Result<Tensor, TorchError> {
         let size = x.size();
         let heads = |weight| linear(x, weight).view([size[0], size[1], -1, config.head_dim as i64]);
@@ -120,9 +119,13 @@ impl Block {
             key = rms_norm(&key, key_norm, config);
         }
         let (query, key) = (rotation.apply(&query), rotation.apply(&key));
-        let Some((layer, window)) = window else {
-            let (key, value) = parallel.seen(key, value)?;
-            return Ok(causal(&query, &key, &value));
+        let (layer, window) = match keys {
+            Keys::Rows => return Ok(causal(&query, &key, &value)),
+            Keys::Packed(spans) => {
+                let (key, value) = parallel.seen(key, value)?;
+                return Ok(packed_attention(&query, &key, &value, spans)?.flatten(2, 3));
+            }
+            Keys::Cached(layer, window) => (layer, window),
         };
         window.append(layer, &key, &value);
         Ok(match window.mask() {
@@ -133,6 +136,16 @@ impl Block {
             }
         })
     }
+}
+
+/// What the tokens of a forward pass attend to, besides what is with them.
+pub(crate) enum Keys<'a, 'c> {
+    /// Every row starts here.
+    Rows,
+    /// One row of tokens, of which these are sequences.
+    Packed(&'a [Span]),
+    /// The number of this layer, and what rows continue.
+    Cached(usize, &'a mut Window<'c>),
 }
 
 /// `x / sqrt(mean(x^2) + eps) * weight` over the last dimension (Zhang and Sennrich 2019).
@@ -151,21 +164,17 @@ pub(crate) fn linear(x: &Tensor, weight: &Tensor) -> Tensor {
 }
 
 /// Attention of every token to itself and the tokens before it in its row.
-/// Keys and values `[B, S, kv_heads, head_dim]`, query `[B, T, heads, head_dim]` of the last `T` of these tokens.
+/// Query `[B, T, heads, head_dim]`, keys and values `[B, T, kv_heads, head_dim]`.
 fn causal(query: &Tensor, key: &Tensor, value: &Tensor) -> Tensor {
     let [batch, tokens, heads, head_dim] = size4(query);
     let is_grouped = heads != size4(key)[2];
-    let before = size4(key)[1] - tokens;
-    let mask = (before > 0)
-        .then(|| Tensor::ones([tokens, before + tokens], (Kind::Bool, query.device())).tril(before));
-    let is_square = mask.is_none();
-    let out = Tensor::scaled_dot_product_attention(
+    let out = Tensor::scaled_dot_product_attention::<&Tensor>(
         &query.transpose(1, 2),
         &key.transpose(1, 2),
         &value.transpose(1, 2),
-        mask,
+        None,
         0.0,
-        is_square,
+        true,
         None,
         is_grouped,
     );

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 
-use crate::block::Block;
+use crate::block::{Block, Keys};
 use crate::cache::{KvCache, Window};
 use crate::checkpoint;
 use crate::config::Config;
@@ -199,12 +199,12 @@ impl Decoder {
         let rotation = self.network.rotation(positions);
         let mut x = self.network.embed(&self.embedding, ids);
         for (layer, block) in self.blocks.iter().enumerate() {
-            let appended = window.as_deref_mut().map(|window| (layer, window));
+            let keys = window.as_deref_mut().map_or(Keys::Rows, |window| Keys::Cached(layer, window));
             let recorded = self.config().experts.as_ref().zip(recorded);
             let recorded = recorded.and_then(|(experts, recorded)| experts.of_layer(recorded, layer));
             let with = (self.config(), self.network.parallel());
             let (output, routed) = block
-                .forward(with, &x, &rotation, appended, recorded.as_ref())
+                .forward(with, &x, &rotation, keys, recorded.as_ref())
                 .expect("a decoder has no ranks that it could lose");
             if let Some((window, routed)) = window.as_deref_mut().zip(routed) {
                 window.record(layer, &routed.experts);

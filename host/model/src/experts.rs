@@ -74,18 +74,20 @@ impl Experts {
         routing.records().all(fits)
     }
 
-    /// The records of rows, `[B, positions, width]` of `Int64`, −1 where there is none; none without any.
-    pub fn recorded(&self, rows: &[Option<&Routing>], positions: usize) -> Option<Tensor> {
-        rows.iter().any(Option::is_some).then(|| {
+    /// The records of sequences, as many of the first positions of each, one after the other: `[1, n, width]` of
+    /// `Int64`, −1 where there is none; none without any.
+    pub fn recorded(&self, sequences: &[(Option<&Routing>, usize)]) -> Option<Tensor> {
+        sequences.iter().any(|(routing, _)| routing.is_some()).then(|| {
             let width = self.width();
-            let mut ids = vec![-1_i64; rows.len() * positions * width];
-            for (row, line) in rows.iter().zip(ids.chunks_mut((positions * width).max(1))) {
-                for (position, place) in line.chunks_mut(width).enumerate() {
-                    let known = row.and_then(|routing| routing.experts(position));
-                    place.iter_mut().zip(known.unwrap_or_default()).for_each(|(id, e)| *id = i64::from(*e));
-                }
+            let tokens: usize = sequences.iter().map(|(_, positions)| positions).sum();
+            let mut ids = vec![-1_i64; tokens * width];
+            let places = sequences.iter().flat_map(|&(routing, positions)| {
+                (0..positions).map(move |position| routing.and_then(|routing| routing.experts(position)))
+            });
+            for (place, known) in ids.chunks_mut(width).zip(places) {
+                place.iter_mut().zip(known.unwrap_or_default()).for_each(|(id, e)| *id = i64::from(*e));
             }
-            Tensor::from_slice(&ids).view([rows.len() as i64, positions as i64, width as i64])
+            Tensor::from_slice(&ids).view([1, tokens as i64, width as i64])
         })
     }
 

@@ -2,14 +2,16 @@
 
 use molt_core::settings::Compute;
 use molt_torch::TorchError;
+use std::ops::Range;
 use tch::{Kind, Tensor};
 
 use crate::adapter::{self, Adapter};
-use crate::block::{Block, linear, rms_norm};
+use crate::block::{Block, Keys, linear, rms_norm};
 use crate::config::Config;
 use crate::experts::Routed;
 use crate::parallel::Parallel;
 use crate::rope::{Rope, Rotation};
+use crate::sequences::Sequences;
 
 pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
 pub(crate) const NORM: &str = "model.norm.weight";
@@ -165,8 +167,14 @@ impl Network {
         }
     }
 
+    /// Sequences of these lengths, one after the other in a stream of tokens, of which `own` are those that this rank
+    /// attends for. Behind the last may be tokens that belong to none.
+    pub fn sequences(&self, lengths: &[usize], own: Range<usize>) -> Sequences {
+        Sequences::new(&self.rope, lengths, own)
+    }
+
     /// The rotation of tokens at `positions`, `[B, T]` or `[1, T]`.
-    pub fn rotation(&self, positions: &Tensor) -> Rotation {
+    pub(crate) fn rotation(&self, positions: &Tensor) -> Rotation {
         self.rope.at(positions)
     }
 
@@ -178,13 +186,13 @@ impl Network {
         self.rounded(&Tensor::embedding(embedding, ids, -1, false, false))
     }
 
-    /// `[B, T, d]` through a layer, of which every row starts here; attention is causal in the row, so padding
-    /// on the right changes nothing before it. In a layer with experts, tokens go to the experts that `recorded`,
-    /// `[B, T, k]` of `Int64`, names, and where it has −1 to those with the largest probabilities; how they were
+    /// `[1, n, d]` through a layer: a stream of `sequences`, or this rank's part of it. Every token attends to itself
+    /// and those before it in its own sequence. In a layer with experts, tokens go to the experts that `recorded`,
+    /// `[1, n, k]` of `Int64`, names, and where it has −1 to those with the largest probabilities; how they were
     /// routed comes back.
     ///
     /// # Errors
-    /// If a rank of [`Network::parallel`] is lost.
+    /// If a rank of [`Network::parallel`] is lost, or `sequences` are not of this stream.
     ///
     /// # Panics
     /// If `parameters` are not those of [`Network::names`], or an expert is not below their number.
@@ -193,13 +201,14 @@ impl Network {
         layer: usize,
         parameters: &[Tensor],
         x: &Tensor,
-        rotation: &Rotation,
+        sequences: &Sequences,
         recorded: Option<&Tensor>,
     ) -> Result<(Tensor, Option<Routed>), TorchError> {
         let merged = self.merged(Unit::Layer(layer), parameters);
         let weights: Vec<Tensor> = merged.iter().map(|(_, weight)| self.rounded(weight)).collect();
         let block = Block::new(&self.config, layer, &weights);
-        block.forward((&self.config, &self.parallel), x, rotation, None, recorded)
+        let Sequences { rotation, spans } = sequences;
+        block.forward((&self.config, &self.parallel), x, rotation, Keys::Packed(spans), recorded)
     }
 
     /// The last norm of `[.., d]`.

@@ -1,7 +1,7 @@
 //! Layers that several ranks compute together.
 //!
-//! Every row is cut into parts of equal length, one for each rank of the context and the tensor group together; what
-//! is by token, such as norms, embedding, router and loss, each computes for its own part. For attention and the
+//! A stream of tokens is cut into parts of equal length, wherever its sequences begin, one for each rank of the context
+//! and the tensor group together; what is by token, such as norms, embedding, router and loss, each computes for its own part. For attention and the
 //! feed-forward network the tensor group puts its parts together, computes some heads or columns each, and adds up the
 //! results part by part (Korthikanti et al. 2022, sequence parallelism). The context group gathers keys and values.
 

@@ -13,7 +13,7 @@ pub(crate) struct Rope {
 
 /// Cosines and signed sines, `[B, T, 1, head_dim]`, of the positions of one forward pass.
 #[derive(Debug)]
-pub struct Rotation {
+pub(crate) struct Rotation {
     cos: Tensor,
     sin: Tensor,
     half: i64,

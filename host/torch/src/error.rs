@@ -6,6 +6,9 @@ pub enum TorchError {
     #[error("the gradient could not be computed: {0}")]
     Gradient(String),
 
+    #[error("attention could not be computed: {0}")]
+    Attention(String),
+
     #[error("the optimiser's step failed: {0}")]
     Step(String),
 

@@ -37,6 +37,10 @@ pub(crate) mod shim {
             second: &[usize],
         ) -> Result<()>;
 
+        /// # Safety
+        /// Addresses are of live tensors, of the shapes that `packed_attention` takes, with spans within them.
+        unsafe fn attention(query: usize, key: usize, value: usize, spans: &[i64]) -> Result<usize>;
+
         fn store(host: &str, port: u16, serve: bool, timeout_ms: u64) -> Result<UniquePtr<Store>>;
         fn store_port(store: &Store) -> u16;
         fn store_set(store: &Store, key: &str, value: &[u8]) -> Result<()>;

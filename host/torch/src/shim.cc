@@ -1,4 +1,5 @@
 #include "molt-torch/src/shim.h"
+#include "molt-torch/src/attention.h"
 #include "molt-torch/src/ffi.rs.h"
 
 #include <cstdlib>
@@ -223,6 +224,15 @@ void adamw(const AdamW& numbers, rust::Slice<const std::size_t> values, rust::Sl
     at::_fused_adamw_(tensors(values), tensors(gradients), tensors(first), tensors(second), {}, steps, numbers.lr,
                       numbers.beta1, numbers.beta2, numbers.weight_decay, numbers.eps, /*amsgrad=*/false,
                       /*maximize=*/false, divisor);
+  });
+}
+
+std::size_t attention(std::size_t query, std::size_t key, std::size_t value, rust::Slice<const std::int64_t> spans) {
+  return plain([&] {
+    std::vector<Span> all;
+    for (std::size_t at = 0; at + 3 < spans.size(); at += 4)
+      all.push_back({spans[at], spans[at + 1], spans[at + 2], spans[at + 3]});
+    return given(packed_attention(tensor(query), tensor(key), tensor(value), std::move(all)));
   });
 }
 

@@ -52,6 +52,9 @@ rust::Vec<std::size_t> vjp(rust::Slice<const std::size_t> outputs, rust::Slice<c
 void adamw(const AdamW& numbers, rust::Slice<const std::size_t> values, rust::Slice<const std::size_t> gradients,
            rust::Slice<const std::size_t> first, rust::Slice<const std::size_t> second);
 
+// `spans` holds four numbers for each, see `Span`.
+std::size_t attention(std::size_t query, std::size_t key, std::size_t value, rust::Slice<const std::int64_t> spans);
+
 std::unique_ptr<Store> store(rust::Str host, std::uint16_t port, bool serve, std::uint64_t timeout_ms);
 std::uint16_t store_port(const Store& store);
 void store_set(const Store& store, rust::Str key, rust::Slice<const std::uint8_t> value);

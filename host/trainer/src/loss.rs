@@ -1,7 +1,7 @@
 //! The policy loss: pure functions of log-probabilities and advantages.
 //!
-//! Everything is per action token. Context and padding have no place here: they were never selected, so nothing that
-//! a masked position holds can reach the loss. A loss is given with its derivative by the token's log-probability, by
+//! Everything is per action token. Context has no place here: it was never selected, so nothing that stands there can
+//! reach the loss. A loss is given with its derivative by the token's log-probability, by
 //! hand and in float64; what a loss needs of its whole sequence is known before its tokens are looked at, so
 //! tokens may come in any order and in any parts.
 

@@ -76,7 +76,7 @@ pub struct Learner {
 /// How the work of a step is cut. None of it changes the result beyond rounding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
-    /// Tokens of one forward and backward at most, padding included.
+    /// Tokens of one forward and backward at most; a longer row goes alone.
     pub max_tokens_per_rank: usize,
     /// The last so many layers keep their parameters and graph for the backward pass; the others are gathered
     /// and computed again.

@@ -56,7 +56,8 @@ pub struct Sft {
     pub passes: u64,
     /// Conversations per optimiser step.
     pub batch_size: usize,
-    /// Tokens of one forward and backward of a rank at most, padding included. Changes memory and speed, not the update.
+    /// Tokens of one forward and backward of a rank at most, which lie one after the other without padding; a longer
+    /// conversation goes alone. Changes memory and speed, not the update.
     pub max_tokens_per_rank: usize,
     /// Tokens per conversation at most; a longer one is a bad row. Unset: the model's context.
     pub max_context: Option<usize>,

@@ -409,7 +409,7 @@ fn moe_engine() -> Engine {
 fn experts(decoder: &Decoder, prompt: &[Token], sampled: &[Token], recorded: Option<&Routing>) -> Vec<u16> {
     let all: Vec<i64> = prompt.iter().chain(sampled).map(|t| i64::from(*t)).collect();
     let (mut cache, length) = (KvCache::new(decoder, 1), all.len() - 1);
-    let recorded = decoder.config().experts.as_ref().unwrap().recorded(&[recorded], length);
+    let recorded = decoder.config().experts.as_ref().unwrap().recorded(&[(recorded, length)]);
     let ids = Tensor::from_slice(&all[..length]).unsqueeze(0);
     let _ = decoder.hidden_cached(&ids, &mut cache, 0..1, &[0], recorded.as_ref());
     cache.experts(0, length)

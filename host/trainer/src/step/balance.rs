@@ -43,8 +43,8 @@ impl Load {
         Self { counts: zeros(), probabilities: zeros() }
     }
 
-    /// Takes in a layer, by its place among those with experts. `real` is 1 for tokens that count and 0 for padding,
-    /// `[B, T, 1]`.
+    /// Takes in a layer, by its place among those with experts. `real`, `[1, n, 1]`, is 0 for what belongs to
+    /// no sequence and 1 for all else.
     fn add(&self, place: i64, routed: &Routed, real: &Tensor) {
         let probabilities =
             (&routed.probabilities * real).sum_dim_intlist([0, 1].as_slice(), false, Kind::Double);
@@ -67,7 +67,7 @@ impl Load {
 }
 
 impl Balance {
-    /// The derivative by the probabilities `[B, T, E]` of a layer.
+    /// The derivative by the probabilities `[1, n, E]` of a layer.
     pub(super) fn by(&self, probabilities: &Tensor, place: usize, real: &Tensor) -> Tensor {
         (real * self.slopes.get(place as i64)).to_kind(probabilities.kind())
     }

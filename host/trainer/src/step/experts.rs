@@ -95,14 +95,13 @@ fn balance_by_definition(decoder: Decoder, coefficient: f64, rows: &[PolicyRow<'
     for row in rows {
         let length = row.segment.actions().last().expect("an action").position;
         let ids: Vec<i64> = row.segment.tokens()[..length].iter().map(|&token| token.into()).collect();
-        let positions = Tensor::arange(length as i64, (Kind::Float, tch::Device::Cpu)).unsqueeze(0);
+        let sequences = network.sequences(&[length], 0..length);
         let (mut x, mut first) = (network.embed(&leaves[0], &Tensor::from_slice(&ids).unsqueeze(0)), 1);
         for layer in 0..3 {
             let own = first..first + network.names(Unit::Layer(layer)).len();
             first = own.end;
-            let (output, routed) = network
-                .layer(layer, &leaves[own], &x, &network.rotation(&positions), None)
-                .expect("no ranks");
+            let (output, routed) =
+                network.layer(layer, &leaves[own], &x, &sequences, None).expect("no ranks");
             x = output;
             if let Some(routed) = routed {
                 let place = usize::from(layer == 2);
@@ -231,7 +230,7 @@ fn rollout(decoder: &Decoder, salt: u32, is_recorded: bool) -> (Segment, Vec<f32
         }
         // Every turn begins with a prefill of all but the last token, which goes where it went before.
         let mut cache = KvCache::new(decoder, 1);
-        let known = experts.recorded(&[out.routing()], range.start - 1);
+        let known = experts.recorded(&[(out.routing(), range.start - 1)]);
         let feed = |from: usize, to: usize, cache: &mut KvCache, known: Option<&Tensor>| {
             let ids = Tensor::from_slice(&tokens[from..to]).unsqueeze(0);
             let hidden = decoder.hidden_cached(&ids, cache, 0..1, &[from], known);

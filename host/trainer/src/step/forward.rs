@@ -79,7 +79,7 @@ impl Learner {
         Ok(())
     }
 
-    /// The hidden states `[B, T, d]` after the last layer, without a graph; `seen` gets how every layer with experts
+    /// The hidden states `[1, n, d]` after the last layer, without a graph; `seen` gets how every layer with experts
     /// routed them. The head is on its way.
     pub(super) fn layers(
         &self,
@@ -88,20 +88,18 @@ impl Learner {
     ) -> Result<(Gathering<'_>, Option<tch::Tensor>), TrainError> {
         let _no_grad = tch::no_grad_guard();
         let layers = self.network.config().num_hidden_layers;
-        let rotation = batch.map(|batch| self.rotation(batch));
-        let run = batch.zip(rotation.as_ref());
         let embedding = self.shards.gather(Unit::Embedding)?.wait()?;
         let mut next = self.shards.gather(Unit::Layer(0))?;
-        let mut x = run.map(|(batch, _)| self.network.embed(&embedding[0], &batch.ids));
+        let mut x = batch.map(|batch| self.network.embed(&embedding[0], &batch.ids));
         drop(embedding);
         for layer in 0..layers {
             let parameters = next.wait()?;
             next =
                 self.shards.gather(if layer + 1 < layers { Unit::Layer(layer + 1) } else { Unit::Head })?;
-            if let Some((input, (batch, rotation))) = x.take().zip(run) {
+            if let Some((input, batch)) = x.take().zip(batch) {
                 let recorded = self.recorded(batch, layer);
                 let (output, routed) =
-                    self.network.layer(layer, &parameters, &input, rotation, recorded.as_ref())?;
+                    self.network.layer(layer, &parameters, &input, &batch.sequences, recorded.as_ref())?;
                 if let Some(routed) = routed {
                     seen(layer, routed);
                 }

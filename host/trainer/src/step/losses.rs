@@ -162,8 +162,13 @@ fn log_probability_and_entropy_of_known_logits() {
     ] {
         let mut learner = alone(decoder("0.02"), layout(8));
         learner.temperature = temperature;
-        let batch =
-            MicroBatch::new(std::slice::from_ref(&row), &[1], &[0], None, (0, crate::mesh::Mesh::of(1)));
+        let batch = MicroBatch::new(
+            std::slice::from_ref(&row),
+            &[1],
+            &[0],
+            &learner.network,
+            (0, crate::mesh::Mesh::of(1)),
+        );
         // The hidden state picks the column of the head.
         let (normed, head) =
             (Tensor::from_slice(&[1.0_f32]).unsqueeze(0), Tensor::from_slice(&logits).unsqueeze(1));

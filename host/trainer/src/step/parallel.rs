@@ -1,6 +1,7 @@
 //! Ranks that compute layers together: tensor, context and expert parallelism, each with shards and with each other.
 
 use super::experts::routing;
+use super::pass::MicroBatch;
 use super::ranks::{assert_same_end, flat, twenty_steps, with_store};
 use super::tests::{LOSS, alone, converted, gradient, layout, optim, relative_difference, rows, segment};
 use super::*;
@@ -161,7 +162,8 @@ proptest! {
     #![proptest_config(super::tests::config(40))]
 
     /// In float64 nothing is left of how ranks divide the work but rounding: loss, counts, and what each holds of the
-    /// gradient, whatever the loss. Rows rarely divide by the parts of a sequence, parameters rarely by the ranks that hold them, and
+    /// gradient, whatever the loss. Streams rarely divide by the parts of a sequence, parameters rarely by the ranks that
+    /// hold them, and
     /// there may be fewer rows than teams. Some rollouts say where their tokens went.
     #[test]
     fn the_gradient_is_that_of_one_process(
@@ -238,6 +240,60 @@ fn every_element_of_a_gradient_is_that_of_one_process() {
                 assert!(apart <= 1e-5, "{mesh:?}: {name} is off by {apart:e}");
             }
         }
+    }
+}
+
+/// Other tokens in the rows beside a row change nothing of what is said of its own, wherever ranks cut the stream.
+#[test]
+fn a_row_does_not_see_its_neighbours() {
+    let with_neighbours = |salt: u32| -> Vec<Segment> {
+        let of = |n: u32| segment(if n == 3 { n } else { n + salt }, [3 + n, 4, n % 3, 5]).0;
+        (0..7).map(of).collect()
+    };
+    let (segments, others) = (with_neighbours(0), with_neighbours(50));
+    for sizes in [MIXTURE, DENSE] {
+        let alone = [mesh(1, 1, 1, 1)];
+        for &mesh in alone.iter().chain(&MESHES[..10]).filter(|mesh| sizes.experts > 0 || mesh.expert == 1) {
+            let found = meshed(mesh, |groups| {
+                let learner = part(sizes.double(), groups, &optim(), layout(200));
+                [&segments, &others].map(|segments| {
+                    let rows: Vec<Row<'_>> = segments.iter().map(PolicyRow::layout).collect();
+                    learner.of_targets(&rows).expect("logits")
+                })
+            });
+            for [before, after] in found {
+                for (row, (before, after)) in before.iter().zip(&after).enumerate() {
+                    let apart = before.iter().zip(after).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                    assert_eq!(apart > 1e-12, row != 3, "{mesh:?}: row {row} differs by {apart:e}");
+                }
+            }
+        }
+    }
+}
+
+/// What a rank attends for at a time is within its budget, here of more than every row.
+#[test]
+fn no_rank_has_more_tokens_at_a_time_than_it_may() {
+    let segments: Vec<Segment> = (0..13).map(|n| segment(n, [3 + n % 7, 4, n % 3, 5]).0).collect();
+    let rows: Vec<Row<'_>> = segments.iter().map(PolicyRow::layout).collect();
+    let total: usize = rows.iter().map(|row| row.targets[row.targets.len() - 1]).sum();
+    let budget = 24;
+    for &mesh in MESHES.iter().filter(|mesh| mesh.expert == 1) {
+        let found = meshed(mesh, |groups| {
+            let learner = part(DENSE.double(), groups, &optim(), layout(budget));
+            let mut sizes = Vec::new();
+            let mut note = |batch: Option<&MicroBatch>| {
+                sizes.extend(batch.map(|batch| batch.ids.size()[1] as usize));
+                Ok(())
+            };
+            learner.deal(&rows, &mut note).expect("rows that fit");
+            sizes
+        });
+        let all: Vec<usize> = found.concat();
+        // A tensor group puts its parts together; the ends of streams make up for what does not divide.
+        assert!(all.iter().all(|own| own * mesh.tensor <= budget), "{mesh:?}: {all:?}");
+        let (sum, made_up) = (all.iter().sum::<usize>(), all.len() * mesh.tensor * mesh.context);
+        assert!(sum >= total && sum < total + made_up, "{mesh:?}: {all:?} for {total}");
     }
 }
 

@@ -3,27 +3,28 @@
 use super::balance::Balance;
 use super::{Learner, Row, Target};
 use crate::error::TrainError;
-use crate::mesh::Mesh;
+use crate::mesh::{Mesh, Place};
 use crate::shards::{Gathering, Scattering, Shards};
 use molt_core::microbatch::micro_batches;
 use molt_core::trajectory::Routing;
-use molt_model::{Experts, Rotation, Unit};
+use molt_model::{Network, Sequences, Unit};
 use molt_torch::vjp;
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 
-/// Rows that go through the model together.
+/// Rows that go through the model together, one after the other in a stream of tokens without padding: this rank's part
+/// of the stream.
 pub(super) struct MicroBatch {
-    /// `[B, T]`
+    /// `[1, n]`
     pub(super) ids: Tensor,
-    /// `[1, T]`, or of the tokens that this rank attends for.
-    pub(super) positions: Tensor,
-    /// `[B, T, 1]`: 1 for a token and 0 for padding.
+    /// Where the rows are, of the tokens that this rank attends for.
+    pub(super) sequences: Sequences,
+    /// `[1, n, 1]`: 1 for a token of a row, and 0 for what makes the parts of a stream equal.
     pub(super) real: Tensor,
     pub(super) targets: Vec<Target>,
-    /// Of each target, the place in `B·T` of the token before it, and `[n, 1]` its own id.
+    /// Of each of these `m` targets, the place in `n` of the token before it, and `[m, 1]` its own id.
     pub(super) places: Tensor,
     pub(super) labels: Tensor,
-    /// Where tokens are to go, as [`Experts::recorded`] makes it.
+    /// Where tokens are to go, as [`molt_model::Experts::recorded`] makes it.
     recorded: Option<Tensor>,
 }
 
@@ -60,7 +61,7 @@ struct Kept {
 struct Graph {
     parameters: Vec<Tensor>,
     output: Tensor,
-    /// `[B, T, E]`, of a layer with experts.
+    /// `[1, n, E]`, of a layer with experts.
     probabilities: Option<Tensor>,
 }
 
@@ -94,19 +95,19 @@ impl Learner {
         let lengths: Vec<usize> = rows.iter().map(|row| row.targets.last().copied().unwrap_or(0)).collect();
         let trained: Vec<usize> = (0..rows.len()).filter(|&row| lengths[row] > 0).collect();
         let of_trained: Vec<usize> = trained.iter().map(|&row| lengths[row]).collect();
-        // Those of a context group share a row's tokens.
-        let budget = self.layout.max_tokens_per_rank.saturating_mul(self.mesh().context);
-        let batches = micro_batches(&of_trained, budget);
         let (rank, mesh) = self.shards.place();
         let team = mesh.team(rank);
-        // Longest first, dealt in turn: at a time, the ranks have micro-batches of about the same size. One that
+        // Those of a context group share the tokens of a stream.
+        let budget = self.layout.max_tokens_per_rank.saturating_mul(mesh.context);
+        let batches = micro_batches(&of_trained, budget, team.of);
+        // Largest first, dealt in turn: at a time, the ranks have micro-batches of about the same size. One that
         // has none left still gathers and scatters with the others; if its experts are needed by others, it goes
-        // through the layers too, with padding.
+        // through the layers too, with a token that belongs to no row.
         for round in batches.chunks(team.of) {
             let batch = round.get(team.index).map(Vec::as_slice).or((mesh.expert > 1).then_some(&[]));
             let batch = batch.map(|batch| {
                 let batch: Vec<usize> = batch.iter().map(|&index| trained[index]).collect();
-                MicroBatch::new(rows, &lengths, &batch, experts, (rank, mesh))
+                MicroBatch::new(rows, &lengths, &batch, &self.network, (rank, mesh))
             });
             each(batch.as_ref())?;
         }
@@ -128,27 +129,25 @@ impl Learner {
             false => (0..layers).find(|&layer| learns(Unit::Layer(layer))).unwrap_or(layers),
         };
         let is_kept = |layer: usize| layer + self.layout.keep_layers.min(layers) >= layers;
-        let rotation = batch.map(|batch| self.rotation(batch));
-        let run = batch.zip(rotation.as_ref());
 
         let embedding = self.shards.gather(Unit::Embedding)?.wait()?;
         let mut next = self.shards.gather(Unit::Layer(0))?;
-        let mut x = run.map(|(batch, _)| tch::no_grad(|| self.network.embed(&embedding[0], &batch.ids)));
+        let mut x = batch.map(|batch| tch::no_grad(|| self.network.embed(&embedding[0], &batch.ids)));
         drop(embedding);
         let mut kept = Vec::with_capacity(layers);
         for layer in 0..layers {
             let parameters = next.wait()?;
             next =
                 self.shards.gather(if layer + 1 < layers { Unit::Layer(layer + 1) } else { Unit::Head })?;
-            let Some((input, (batch, rotation))) = x.take().zip(run) else { continue };
+            let Some((input, batch)) = x.take().zip(batch) else { continue };
             let recorded = self.recorded(batch, layer);
             let (experts, graph) = if layer >= lowest && is_kept(layer) {
-                let graph = self.graph(layer, parameters, &input, rotation, recorded.as_ref())?;
+                let graph = self.graph(layer, parameters, &input, batch, recorded.as_ref())?;
                 x = Some(graph.output.detach());
                 (None, Some(graph))
             } else {
                 let (output, routed) = tch::no_grad(|| {
-                    self.network.layer(layer, &parameters, &input, rotation, recorded.as_ref())
+                    self.network.layer(layer, &parameters, &input, &batch.sequences, recorded.as_ref())
                 })?;
                 x = Some(output);
                 (routed.map(|routed| routed.experts), None)
@@ -171,12 +170,12 @@ impl Learner {
         for layer in (lowest..layers).rev() {
             let gathered = next.take().map(Gathering::wait).transpose()?;
             next = again(layer.checked_sub(1))?;
-            let gradients = match (kept.pop(), g.take(), run) {
-                (Some(Kept { input, experts, graph }), Some(gradient), Some((batch, rotation))) => {
+            let gradients = match (kept.pop(), g.take(), batch) {
+                (Some(Kept { input, experts, graph }), Some(gradient), Some(batch)) => {
                     let Graph { parameters, output, probabilities } = match (graph, gathered) {
                         (Some(graph), _) => graph,
                         (None, Some(parameters)) => {
-                            self.graph(layer, parameters, &input, rotation, experts.as_ref())?
+                            self.graph(layer, parameters, &input, batch, experts.as_ref())?
                         }
                         (None, None) => unreachable!("a layer was kept or is gathered again"),
                     };
@@ -199,8 +198,8 @@ impl Learner {
             scatters.start(Unit::Layer(layer), &gradients)?;
         }
         // A tied embedding has both gradients in one tensor, which is sent once.
-        let learnt = run.zip(g).filter(|_| learns(Unit::Embedding));
-        let learnt = learnt.map(|((batch, _), gradient)| (batch, wide(&gradient)));
+        let learnt = batch.zip(g).filter(|_| learns(Unit::Embedding));
+        let learnt = learnt.map(|(batch, gradient)| (batch, wide(&gradient)));
         let embedding = learnt.map(|(batch, gradient)| match by_head.flatten() {
             Some(mut sum) => sum.index_add_(0, &batch.ids.flatten(0, -1), &gradient.flatten(0, 1)),
             None => {
@@ -210,11 +209,6 @@ impl Learner {
         });
         scatters.start(Unit::Embedding, &[embedding])?;
         scatters.finish()
-    }
-
-    /// The rotation of a micro-batch, of which every row begins at 0.
-    pub(super) fn rotation(&self, batch: &MicroBatch) -> Rotation {
-        self.network.rotation(&batch.positions)
     }
 
     /// Where the tokens of a micro-batch are to go in this layer.
@@ -228,12 +222,12 @@ impl Learner {
         layer: usize,
         parameters: Vec<Tensor>,
         input: &Tensor,
-        rotation: &Rotation,
+        batch: &MicroBatch,
         experts: Option<&Tensor>,
     ) -> Result<Graph, TrainError> {
         let _ = input.set_requires_grad(true);
         let parameters = self.leaves(Unit::Layer(layer), parameters);
-        let (output, routed) = self.network.layer(layer, &parameters, input, rotation, experts)?;
+        let (output, routed) = self.network.layer(layer, &parameters, input, &batch.sequences, experts)?;
         Ok(Graph { parameters, output, probabilities: routed.map(|routed| routed.probabilities) })
     }
 
@@ -243,7 +237,7 @@ impl Learner {
         parameters.into_iter().zip(self.shards.trained(unit)).map(of).collect()
     }
 
-    /// Last norm, logits and loss of the hidden states `[B, T, d]`. Gives back the gradient by them, and that by
+    /// Last norm, logits and loss of the hidden states `[1, n, d]`. Gives back the gradient by them, and that by
     /// the head if it is the embedding.
     fn head<'s>(
         &'s self,
@@ -299,7 +293,7 @@ impl Learner {
         (by_values.matmul(&head), by_head)
     }
 
-    /// The gradients of the loss by the normed states `[n, d]` of the targets and by the head.
+    /// The gradients of the loss by the normed states `[m, d]` of the targets and by the head.
     ///
     /// Chunk by chunk, so that few logits are alive, and by hand, as autograd would keep five tensors of their size.
     /// Of the logits over the temperature, with the softmax p: the derivative of a log-probability is 1 at its token,
@@ -384,49 +378,52 @@ pub(super) fn numbers(vector: &Tensor) -> Vec<f64> {
 }
 
 impl MicroBatch {
-    /// This rank's part of the rows of `batch`, the longest of which is first, padded on the right to its length or
-    /// a little more, so that the parts are equal. Without rows there is a line of padding.
+    /// This rank's part of the rows of `batch`. At the end of the stream may be a few tokens that belong to no row, so
+    /// that the parts are equal, and not empty.
     pub(super) fn new(
         rows: &[Row<'_>],
         lengths: &[usize],
         batch: &[usize],
-        experts: Option<&Experts>,
+        network: &Network,
         (rank, mesh): (usize, Mesh),
     ) -> Self {
         let (part, attended) = (mesh.part(rank), mesh.attended(rank));
-        let width = batch.first().map_or(1, |&longest| lengths[longest]).next_multiple_of(part.of);
-        let lines = batch.len().max(1);
-        let (mut ids, mut real) = (vec![0_i64; lines * width], vec![0_f32; lines * width]);
-        let own = width / part.of;
-        let own = part.index * own..(part.index + 1) * own;
+        let tokens: usize = batch.iter().map(|&row| lengths[row]).sum();
+        let width = tokens.max(1).next_multiple_of(part.of);
+        let share = |place: Place| {
+            let share = width / place.of;
+            place.index * share..(place.index + 1) * share
+        };
+        let own = share(part);
+        let mut ids = Vec::with_capacity(width);
         let (mut targets, mut places, mut labels) = (Vec::new(), Vec::new(), Vec::new());
-        for (line, &row) in batch.iter().enumerate() {
-            let tokens = rows[row].tokens;
-            for (id, &token) in ids[line * width..].iter_mut().zip(&tokens[..lengths[row]]) {
-                *id = i64::from(token);
-            }
-            real[line * width..][..lengths[row]].fill(1.0);
+        for &row in batch {
+            let start = ids.len();
             let predicted = rows[row].targets.iter().enumerate();
-            for (nth, &position) in predicted.filter(|(_, position)| own.contains(&(**position - 1))) {
+            for (nth, &position) in predicted.filter(|(_, position)| own.contains(&(start + **position - 1)))
+            {
                 targets.push(Target { row, nth });
-                places.push((line * own.len() + position - 1 - own.start) as i64);
-                labels.push(i64::from(tokens[position]));
+                places.push((start + position - 1 - own.start) as i64);
+                labels.push(i64::from(rows[row].tokens[position]));
             }
+            ids.extend(rows[row].tokens[..lengths[row]].iter().map(|&token| i64::from(token)));
         }
+        ids.resize(width, 0);
+        let mut real = vec![1_f32; width];
+        real[tokens..].fill(0.0);
         let of_part = |t: &Tensor| t.narrow(1, own.start as i64, own.len() as i64);
-        let seen = width / attended.of;
-        let seen = attended.index * seen..(attended.index + 1) * seen;
+        let lengths: Vec<usize> = batch.iter().map(|&row| lengths[row]).collect();
         Self {
-            ids: of_part(&Tensor::from_slice(&ids).view([lines as i64, width as i64])),
-            positions: Tensor::arange_start(seen.start as i64, seen.end as i64, (Kind::Float, Device::Cpu))
-                .unsqueeze(0),
-            real: of_part(&Tensor::from_slice(&real).view([lines as i64, width as i64, 1])),
+            ids: of_part(&Tensor::from_slice(&ids).unsqueeze(0)),
+            sequences: network.sequences(&lengths, share(attended)),
+            real: of_part(&Tensor::from_slice(&real).view([1, width as i64, 1])),
             targets,
             places: Tensor::from_slice(&places),
             labels: Tensor::from_slice(&labels).unsqueeze(1),
-            recorded: experts.and_then(|experts| {
-                let of_rows: Vec<_> = batch.iter().map(|&row| rows[row].routing).collect();
-                experts.recorded(&of_rows, width).map(|recorded| of_part(&recorded))
+            recorded: network.config().experts.as_ref().and_then(|experts| {
+                let of_rows = batch.iter().map(|&row| rows[row].routing).zip(lengths);
+                let all: Vec<_> = of_rows.chain([(None, width - tokens)]).collect();
+                experts.recorded(&all).map(|recorded| of_part(&recorded))
             }),
         }
     }

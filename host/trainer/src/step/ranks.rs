@@ -82,6 +82,47 @@ const FROZEN: [&[&str]; 8] = [
     &["embed_tokens", "norm", "layers.1.self_attn"],
 ];
 
+/// In the numbers in which runs compute, at the usual scale of weights: rows one by one, packed or dealt, a batch has one
+/// loss and one gradient, to the rounding that each layout is allowed alone.
+#[test]
+fn a_batch_has_one_gradient_however_it_is_dealt() {
+    let segments: Vec<_> = (0..9).map(|n| segment(n, [1 + 3 * n, 4, n % 3, 5])).collect();
+    for (compute, bound) in [(Compute::Float32, 1e-6), (Compute::Bfloat16, 3.0 / 512.0)] {
+        let weights = || Weights::from(decoder("0.02")).in_numbers(compute);
+        let one_by_one = alone(weights(), layout(1));
+        let expected = one_by_one.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
+        let whole = gradient(&one_by_one);
+        for (size, budget) in [(1, 100_000), (1, 60), (2, 100_000), (2, 30), (3, 1), (4, 40)] {
+            let found = ranks(size, |group| {
+                let learner = match size {
+                    1 => alone(weights(), layout(budget)),
+                    _ => part(weights(), group, &optim(), layout(budget)),
+                };
+                let sums = learner.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
+                let expected = match size {
+                    1 => whole.clone(),
+                    _ => own(&learner, decoder("0.02"), &whole),
+                };
+                (sums.loss, gradient(&learner), expected)
+            });
+            for (loss, ..) in &found {
+                let apart = (loss - expected.loss).abs() / expected.loss.abs().max(1.0);
+                assert!(
+                    apart <= bound,
+                    "{compute:?}, {size} ranks, {budget} tokens: losses differ by {apart:e}"
+                );
+            }
+            let [all, expected] = [0, 1].map(|side| {
+                let of =
+                    |own: &(f64, Vec<f64>, Vec<f64>)| if side == 0 { own.1.clone() } else { own.2.clone() };
+                found.iter().flat_map(of).collect::<Vec<f64>>()
+            });
+            let difference = relative_difference(&all, &expected);
+            assert!(difference <= bound, "{compute:?}, {size} ranks, {budget} tokens: {difference:e}");
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(super::tests::config(12))]
 

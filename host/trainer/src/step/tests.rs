@@ -124,7 +124,7 @@ pub(crate) fn config(cases: u32) -> ProptestConfig {
 }
 
 /// How far the gradient of the step in another layout is from the one in one micro-batch, and that nothing else
-/// of it changed: micro-batch size, and with it the number of micro-batches and the padding, the order of the
+/// of it changed: micro-batch size, and with it the number of micro-batches and what lies in one, the order of the
 /// rows, the split of the logits, and the layers that are computed again.
 fn layout_difference(
     (kind, initializer_range): (Kind, &str),
@@ -168,6 +168,59 @@ proptest! {
     ) {
         let difference = layout_difference((Kind::Float, "0.02"), &shapes, (budget, logit_rows, keep, rotate))?;
         prop_assert!(difference <= 1e-6, "gradients differ by {difference:e}");
+    }
+}
+
+/// The gradient of a weighted sum of the log-probabilities of all targets.
+fn weighted(learner: &Learner, rows: &[Row<'_>], weight: impl Fn(Target) -> f64) -> Vec<f64> {
+    let mut loss = |targets: &[Target], _: &Seen| {
+        let by_score = targets.iter().map(|target| weight(*target)).collect();
+        Slopes { by_score, by_entropy: None }
+    };
+    let mut objective = Objective { needs_entropy: false, loss: &mut loss };
+    learner.gradient(rows, &mut objective).expect("a gradient");
+    gradient(learner)
+}
+
+proptest! {
+    #![proptest_config(config(16))]
+
+    /// Rows of very unequal lengths, packed in any order and by any budget, have the sum of the gradients that they have
+    /// one by one. Of some nothing is learnt.
+    #[test]
+    fn packed_rows_are_rows_one_by_one(
+        rows in prop::collection::vec((prop_oneof![1_usize..4, 20_usize..30, 90_usize..110], 0_u32..97, 0_usize..3), 1..12),
+        budget in 1_usize..400, keep_layers in 0_usize..3, order in any::<prop::sample::Index>(),
+    ) {
+        let tokens: Vec<Vec<Token>> = rows
+            .iter()
+            .map(|&(length, salt, _)| (0..=length as u32).map(|n| (salt + n * n * 7) % VOCABULARY).collect())
+            .collect();
+        // All targets, some, or none.
+        let targets = |(nth, tokens): (usize, &Vec<Token>)| -> Vec<usize> {
+            let is_target = |at: &usize| match rows[nth].2 { 0 => true, 1 => at % 3 == 1, _ => false };
+            (1..tokens.len()).filter(is_target).collect()
+        };
+        let all: Vec<Row<'_>> = tokens
+            .iter()
+            .enumerate()
+            .map(|(nth, tokens)| Row { tokens, targets: targets((nth, tokens)), routing: None })
+            .collect();
+        let weight = |row: usize, nth: usize| ((row * 31 + nth) as f64).sin();
+        let one = with(Kind::Double, "0.3", 1);
+        let mut expected = vec![0.0; gradient(&one).len()];
+        for (row, own) in all.iter().enumerate() {
+            let found = weighted(&one, std::slice::from_ref(own), |target| weight(row, target.nth));
+            expected.iter_mut().zip(found).for_each(|(sum, own)| *sum += own);
+        }
+        let mut places: Vec<usize> = (0..all.len()).collect();
+        places.rotate_left(order.index(all.len()));
+        places.reverse();
+        let shuffled: Vec<Row<'_>> = places.iter().map(|&row| all[row].clone()).collect();
+        let packed = alone(of_kind(Kind::Double, "0.3"), Layout { keep_layers, ..layout(budget) });
+        let found = weighted(&packed, &shuffled, |target| weight(places[target.row], target.nth));
+        let difference = relative_difference(&found, &expected);
+        prop_assert!(difference <= 1e-10, "gradients differ by {difference:e}");
     }
 }
 
