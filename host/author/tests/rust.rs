@@ -37,15 +37,17 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A project of this kind that was built, checked and tested.
+/// A project of this kind that was built, checked and, unless it is a loss, which has no cases, tested.
 fn project(kind: &str, name: &str) -> TempDir {
     let dir = TempDir::new().unwrap();
     let told = succeeds(&["new", name, "--kind", kind], dir.path());
     assert!(told.contains(&format!("molt-plugin build {name}")), "{told}");
     let built = succeeds(&["build", name], dir.path());
     assert!(built.starts_with(&format!("{name}/{name}.wasm")), "{built}");
-    let tested = succeeds(&["test", name], dir.path());
-    assert!(tested.contains("as expected") && !tested.contains("FAILED"), "{tested}");
+    if kind != "loss" {
+        let tested = succeeds(&["test", name], dir.path());
+        assert!(tested.contains("as expected") && !tested.contains("FAILED"), "{tested}");
+    }
     let checked = succeeds(&["check", name], dir.path());
     assert!(checked.contains("contract") && !checked.contains("FAILED"), "{checked}");
     let measured = succeeds(&["bench", name, "--rounds", "5"], dir.path());
@@ -206,13 +208,44 @@ fn an_estimator() {
 }
 
 #[test]
+fn a_loss() {
+    let dir = project("loss", "plain");
+    let inspected = succeeds(&["inspect", "plain"], dir.path());
+    assert!(inspected.contains("kind         loss\n"), "{inspected}");
+    for (verb, told) in
+        [("test", "there are no cases for a loss"), ("run", "a loss has no task to be run on")]
+    {
+        let refused = fails(&[verb, "plain"], dir.path());
+        assert!(refused.1.contains(told), "{}", refused.1);
+    }
+    let source = dir.path().join("plain/src/lib.rs");
+    let good = fs::read_to_string(&source).unwrap();
+    let token = "(-advantage * logprob, -advantage)";
+    assert!(good.contains(token), "{good}");
+    let checked = |bad: &str| {
+        fs::write(&source, good.replace(token, bad)).unwrap();
+        succeeds(&["build", "plain"], dir.path());
+        let (code, found) = fails(&["check", "plain"], dir.path());
+        assert_eq!(code, 1, "{found}");
+        found
+    };
+    let found = checked("(-advantage * logprob, advantage / 0.0)");
+    assert!(found.contains("FAILED  finiteness") && found.contains("the slopes of action token"), "{found}");
+    let counted = "{ static CALLS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0); \
+                   let n = CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed); \
+                   (-advantage * logprob + n as f32, -advantage) }";
+    let found = checked(counted);
+    assert!(found.contains("FAILED  permutation"), "{found}");
+}
+
+#[test]
 fn names_kinds_and_places_that_cannot_be_are_told() {
     let dir = TempDir::new().unwrap();
     for (args, told) in [
         (&["new", "Brevity", "--kind", "reward"][..], "small letters"),
         (&["new", "../x", "--kind", "reward"], "small letters"),
         (&["new", "self", "--kind", "reward"], "reserves"),
-        (&["new", "a", "--kind", "interpreter"], "it has reward, group-reward, environment, estimator"),
+        (&["new", "a", "--kind", "interpreter"], "it has reward, group-reward, environment, estimator, loss"),
         (&["build"], "molt.toml"),
         (&["check", "nothing.wasm"], "cannot read plugin nothing.wasm"),
         (&["run", "nothing"], "no plugin called `nothing`"),

@@ -9,13 +9,15 @@ use std::fs;
 use std::path::Path;
 
 const SEEDS: u64 = 3;
-/// Few enough for all estimators to be done in half an hour, many enough to tell learning from noise.
+/// Few enough for all runs to be done in an hour or so, many enough to tell learning from noise.
 const STEPS: u64 = 100;
 const EVERY: u64 = 25;
 
-const ESTIMATORS: [&str; 10] = [
+/// All estimators, and one of them asynchronously.
+const RUNS: [&str; 11] = [
     "dr-grpo",
     TEACHER,
+    AHEAD,
     "maxrl",
     "reinforce",
     "reinforce-baseline",
@@ -26,6 +28,8 @@ const ESTIMATORS: [&str; 10] = [
     DISTILL,
 ];
 
+/// [`TEACHER`] with rollouts up to two batches ahead of the trainer, and a correction for that.
+const AHEAD: &str = "grpo-queue-2";
 /// The one that learns from what [`TEACHER`] made of the model with the same seed.
 const DISTILL: &str = "on-policy-distill";
 const TEACHER: &str = "grpo";
@@ -35,8 +39,8 @@ type Curve = BTreeMap<u64, f64>;
 
 /// Runs the estimators that are named, or all, prints a table of their curves and writes it beside the runs.
 pub(crate) fn bench(names: &[String]) -> Result<()> {
-    if let Some(unknown) = names.iter().find(|name| !ESTIMATORS.contains(&name.as_str())) {
-        let known = ESTIMATORS.join(", ");
+    if let Some(unknown) = names.iter().find(|name| !RUNS.contains(&name.as_str())) {
+        let known = RUNS.join(", ");
         bail!("`cargo xtask bench learning` has no {unknown:?}; it has {known}");
     }
     let cache = setup::setup()?;
@@ -53,8 +57,14 @@ pub(crate) fn bench(names: &[String]) -> Result<()> {
             let run = at.join(estimator);
             let mut command = demo::molt(&molt, &["train", "--config", "examples/demo/rl.toml"]);
             command.args(["--train.max_steps", &STEPS.to_string(), "--train.eval_every", &EVERY.to_string()]);
-            command.args(["--run.seed", &seed.to_string(), "--algo.estimator", estimator]);
+            let name = if estimator == AHEAD { TEACHER } else { estimator };
+            command.args(["--run.seed", &seed.to_string(), "--algo.estimator", name]);
             match estimator {
+                AHEAD => {
+                    command.args(["--train.sync", "false", "--train.async_queue_size", "2"]);
+                    command.args(["--algo.importance", "old", "--algo.correction.level", "token"]);
+                    command.args(["--algo.correction.mode", "trunc"]);
+                }
                 // The defaults are for large models, as are those of the policy, which the demonstration raises.
                 "gae" => drop(command.args(["--critic.optim.lr", "1e-3", "--critic.warmup_steps", "5"])),
                 DISTILL => drop(command.arg("--teacher.model").arg(at.join(TEACHER).join("model"))),
@@ -82,7 +92,7 @@ pub(crate) fn bench(names: &[String]) -> Result<()> {
 /// The estimators that are named, or all, in order; before one that learns from a teacher, the teacher.
 fn chosen(names: &[String]) -> impl Iterator<Item = &'static str> {
     let named = |estimator: &str| names.is_empty() || names.iter().any(|name| name == estimator);
-    ESTIMATORS.into_iter().filter(move |&e| named(e) || e == TEACHER && named(DISTILL))
+    RUNS.into_iter().filter(move |&e| named(e) || e == TEACHER && named(DISTILL))
 }
 
 fn improves(curve: &Curve) -> bool {
@@ -143,9 +153,10 @@ mod tests {
             let names: Vec<String> = names.iter().map(ToString::to_string).collect();
             chosen(&names).collect::<Vec<_>>()
         };
-        assert_eq!(chosen(&[]), ESTIMATORS);
+        assert_eq!(chosen(&[]), RUNS);
         assert_eq!(chosen(&["gae", "rloo"]), ["rloo", "gae"]);
         assert_eq!(chosen(&[DISTILL]), [TEACHER, DISTILL]);
+        assert_eq!(chosen(&[AHEAD]), [AHEAD]);
     }
 
     #[test]
