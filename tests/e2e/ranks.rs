@@ -1,23 +1,12 @@
 //! `--nproc N` and launchers of others: ranks train what one process trains, and a lost one ends the run.
 
-use molt_tests::{assert_ok, json, length_reward, metrics, molt, path, root, short_run, text, tiny_model};
+use molt_tests::{
+    agree, assert_ok, json, length_reward, molt, numbers, path, root, short_run, text, tiny_model,
+};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-
-fn numbers(run: &Path, names: &[&str]) -> Vec<f64> {
-    let lines = metrics(run);
-    lines.iter().flat_map(|line| names.iter().map(|name| line[*name].as_f64().unwrap())).collect()
-}
-
-#[track_caller]
-fn agree(found: &[f64], expected: &[f64]) {
-    assert_eq!(found.len(), expected.len());
-    for (a, b) in found.iter().zip(expected) {
-        assert!((a - b).abs() <= 1e-5 * b.abs().max(1e-3), "{found:?} is not {expected:?}");
-    }
-}
 
 #[test]
 fn ranks_learn_what_one_process_learns() {
@@ -50,7 +39,7 @@ fn ranks_learn_what_one_process_learns() {
         ("4", &["--fsdp.context_parallel", "2", "--fsdp.tensor_parallel", "2"]),
     ] {
         let (found, said) = run(nproc, more);
-        agree(&found, &expected);
+        agree(&found, &expected, 1e-5);
         assert!(said.contains(&format!("ranks     rank 0 of {nproc} at 127.0.0.1:")), "{said}");
         // The model that rank 0 saves is whole.
         let model = dir.path().join(nproc).join("model");
@@ -78,7 +67,7 @@ fn rollouts_are_trained_on_by_all_ranks() {
     };
     let expected = run("1");
     assert!(expected[1] > 0.0, "there is something to learn");
-    agree(&run("2"), &expected);
+    agree(&run("2"), &expected, 1e-5);
 }
 
 /// A mixture of experts from `molt init`, whose experts two ranks share.
@@ -116,7 +105,7 @@ fn experts_are_shared_by_ranks() {
     };
     let expected = run("1", "1");
     assert!(expected.len() == 8 && expected[1] > 0.0, "there is something to learn");
-    agree(&run("2", "2"), &expected);
+    agree(&run("2", "2"), &expected, 1e-5);
 }
 
 /// A run of two ranks that goes on until it is ended.

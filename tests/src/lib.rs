@@ -147,6 +147,23 @@ pub fn metrics(run: &Path) -> Vec<Value> {
     lines.filter(|line: &Value| line.get("train/loss").is_some()).collect()
 }
 
+/// The values of metrics of a run, step after step.
+#[track_caller]
+pub fn numbers(run: &Path, names: &[&str]) -> Vec<f64> {
+    let of = |line: &Value, name: &str| line[name].as_f64().unwrap_or_else(|| panic!("no {name} in {line}"));
+    metrics(run).iter().flat_map(|line| names.iter().map(|name| of(line, name)).collect::<Vec<_>>()).collect()
+}
+
+/// Up to `relative`. Of a loss whose terms of size 1 cancel, as in a first step, only rounding is left: below a
+/// hundredth the difference counts, not its share.
+#[track_caller]
+pub fn agree(found: &[f64], expected: &[f64], relative: f64) {
+    assert_eq!(found.len(), expected.len());
+    for (a, b) in found.iter().zip(expected) {
+        assert!((a - b).abs() <= relative * b.abs().max(1e-2), "{found:?} is not {expected:?}");
+    }
+}
+
 /// Arguments of a short RL run of the tiny model into `run`, without evaluation; later flags win.
 pub fn short_run(run: &Path) -> Vec<String> {
     [
