@@ -80,7 +80,9 @@ async fn rewards_score() {
     let right = Verdict::Scored { reward: 1.0, solved: true, metrics: vec![] };
     let wrong = Verdict::Scored { reward: 0.0, solved: false, metrics: vec![] };
     let half = sample("so it is \\boxed{\\frac{1}{2}}", Some("0.5"));
-    assert_eq!(math.score(call(1), &half).await.unwrap(), right);
+    // Which answers are the same, `math` says too.
+    let same = Verdict::Scored { reward: 1.0, solved: true, metrics: vec![("answer".into(), 0.0)] };
+    assert_eq!(math.score(call(1), &half).await.unwrap(), same);
     assert_eq!(exact.score(call(1), &half).await.unwrap(), wrong);
     assert_eq!(exact.score(call(1), &sample(" 42 ", Some("42"))).await.unwrap(), right);
     assert!(matches!(exact.score(call(1), &sample("42", None)).await.unwrap(), Verdict::Infra(_)));
