@@ -9,8 +9,7 @@ use crate::contract::Contract;
 use crate::error::{Cause, Failure, LoadError};
 use crate::info::Info;
 use crate::parameter::{Parameter, declared};
-use crate::plugin::{Call, Data, Plugin, kib};
-use crate::quote;
+use crate::plugin::{Call, Data, Plugin};
 
 /// One training batch, flat, over action tokens only. Segments follow each other in the per-token arrays.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -278,22 +277,14 @@ impl Estimator {
     /// returned is of the wrong length or not finite.
     pub async fn estimate(&self, batch: &EstimatorBatch) -> Result<Estimate, Failure> {
         batch.check().map_err(|what| self.plugin.failure(None, Cause::BadCall(what), None))?;
-        let mut store = self.plugin.store(Call::NONE).await;
-        // Two numbers per action token are what is asked for; the limit is on what comes beyond.
-        let due = 2 * size_of::<f32>() * (batch.tokens() + batch.rewards.len());
-        store.set_hostcall_fuel(kib(self.plugin.limits.output_kib).saturating_add(due));
-        let run = async |store: &mut Store<Data>| self.component.estimate(store, to_wit(batch)).await;
-        let answer = self.plugin.run(&mut store, None, run).await?;
-        let estimate = answer.map_err(|why| Cause::Reported(quote::beginning(&why))).and_then(|estimates| {
+        let call = async |store: &mut Store<Data>| self.component.estimate(store, to_wit(batch)).await;
+        let checked = |found: wit::Estimates| {
             Ok(Estimate {
-                advantages: batch.broadcast("the advantages", estimates.advantages)?,
-                returns: batch.broadcast("the returns", estimates.returns)?,
+                advantages: batch.broadcast("the advantages", found.advantages)?,
+                returns: batch.broadcast("the returns", found.returns)?,
             })
-        });
-        let estimate = estimate.map_err(|cause| self.plugin.failure(None, cause, Some(store.data())));
-        // Clearing tens of megabytes for the next instance is nothing that the trainer need wait for.
-        tokio::task::spawn_blocking(move || drop(store));
-        estimate
+        };
+        self.plugin.numbers(batch.tokens() + batch.rewards.len(), call, checked).await
     }
 }
 

@@ -6,8 +6,7 @@ use wasmtime::component::InstancePre;
 use crate::bindings::loss::{self as wit, LossPluginPre};
 use crate::error::{Cause, Failure, LoadError};
 use crate::info::Info;
-use crate::plugin::{Call, Data, Plugin, kib};
-use crate::quote;
+use crate::plugin::{Data, Plugin};
 
 /// The action tokens of one optimiser step, flat. Segments follow each other.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -106,25 +105,17 @@ impl Loss {
     /// returned is of the wrong length or not finite.
     pub async fn compute(&self, batch: &LossBatch) -> Result<Losses, Failure> {
         batch.check().map_err(|what| self.plugin.failure(None, Cause::BadCall(what), None))?;
-        let mut store = self.plugin.store(Call::NONE).await;
-        // Two numbers per action token are what is asked for; the limit is on what comes beyond.
-        let due = 2 * size_of::<f32>() * batch.logprobs.len();
-        store.set_hostcall_fuel(kib(self.plugin.limits.output_kib).saturating_add(due));
-        let run = async |store: &mut Store<Data>| {
+        let call = async |store: &mut Store<Data>| {
             let instance = self.component.instantiate_async(&mut *store).await?;
             instance.molt_plugin_loss().call_compute(store, to_wit(batch)).await
         };
-        let answer = self.plugin.run(&mut store, None, run).await?;
-        let losses = answer.map_err(|why| Cause::Reported(quote::beginning(&why))).and_then(|found| {
+        let checked = |found: wit::Losses| {
             Ok(Losses {
                 losses: batch.checked("the losses", found.losses)?,
                 slopes: batch.checked("the slopes", found.slopes)?,
             })
-        });
-        let losses = losses.map_err(|cause| self.plugin.failure(None, cause, Some(store.data())));
-        // Clearing tens of megabytes for the next instance is nothing that the trainer need wait for.
-        tokio::task::spawn_blocking(move || drop(store));
-        losses
+        };
+        self.plugin.numbers(batch.logprobs.len(), call, checked).await
     }
 }
 

@@ -175,6 +175,25 @@ impl Plugin {
         result
     }
 
+    /// Asks a fresh instance for two numbers of each of `numbers` tokens or rollouts, and checks what it says.
+    pub(crate) async fn numbers<T, R>(
+        &self,
+        numbers: usize,
+        call: impl AsyncFnOnce(&mut Store<Data>) -> wasmtime::Result<Result<T, String>>,
+        checked: impl FnOnce(T) -> Result<R, Cause>,
+    ) -> Result<R, Failure> {
+        let mut store = self.store(Call::NONE).await;
+        // They are what is asked for; the limit is on what comes beyond.
+        let due = 2 * size_of::<f32>() * numbers;
+        store.set_hostcall_fuel(kib(self.limits.output_kib).saturating_add(due));
+        let answer = self.run(&mut store, None, call).await?;
+        let found = answer.map_err(|why| Cause::Reported(quote::beginning(&why))).and_then(checked);
+        let found = found.map_err(|cause| self.failure(None, cause, Some(store.data())));
+        // Clearing tens of megabytes for the next instance is nothing that the trainer need wait for.
+        tokio::task::spawn_blocking(move || drop(store));
+        found
+    }
+
     /// What came of a call.
     fn judge<T>(
         &self,
@@ -275,7 +294,7 @@ impl Plugin {
 }
 
 /// KiB as bytes.
-pub(crate) fn kib(kib: u64) -> usize {
+fn kib(kib: u64) -> usize {
     usize::try_from(kib.saturating_mul(1024)).unwrap_or(usize::MAX)
 }
 
