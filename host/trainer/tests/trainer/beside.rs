@@ -170,11 +170,7 @@ fn teacher(dir: &Path) -> PathBuf {
         "max_position_embeddings": 128, "rms_norm_eps": 1e-6, "tie_word_embeddings": false,
         "hidden_act": "silu", "initializer_range": 0.2
     }"#;
-    let path = dir.join("teacher");
-    Decoder::random(Config::parse(config).unwrap(), 23).save(&path).unwrap();
-    let chatml = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/testdata/chatml");
-    Chat::copy_files(&chatml, &path).unwrap();
-    path
+    saved(&Decoder::random(Config::parse(config).unwrap(), 23), dir.join("teacher"))
 }
 
 /// Without any reward: the student samples, and learns what its teacher thinks of it.

@@ -21,17 +21,13 @@ pub(crate) fn moe_model(dir: &Path) -> PathBuf {
         "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "norm_topk_prob": true,
         "mlp_only_layers": [1]
     }"#;
-    let path = dir.join("moe");
     let decoder = Decoder::random(Config::parse(config).unwrap(), 11);
     for (_, router) in decoder.parameters().iter().filter(|(name, _)| name.ends_with("mlp.gate.weight")) {
         for pair in [0, 2, 4] {
             router.get(pair + 1).copy_(&(router.get(pair) * (1.0 + 1e-7)));
         }
     }
-    decoder.save(&path).unwrap();
-    let chatml = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/testdata/chatml");
-    Chat::copy_files(&chatml, &path).unwrap();
-    path
+    saved(&decoder, dir.join("moe"))
 }
 
 fn settings(model: &Path, replay_routing: bool) -> molt_core::settings::TrainSettings {

@@ -33,7 +33,12 @@ pub(crate) fn model(dir: &Path) -> PathBuf {
         "hidden_act": "silu", "initializer_range": 0.05
     }"#;
     let path = dir.join("model");
-    Decoder::random(Config::parse(config).unwrap(), 11).save(&path).unwrap();
+    saved(&Decoder::random(Config::parse(config).unwrap(), 11), path)
+}
+
+/// Saves a model with the ChatML test tokenizer.
+pub(crate) fn saved(decoder: &Decoder, path: PathBuf) -> PathBuf {
+    decoder.save(&path).unwrap();
     let chatml = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/testdata/chatml");
     Chat::copy_files(&chatml, &path).unwrap();
     path
