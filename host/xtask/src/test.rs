@@ -16,7 +16,7 @@ pub(crate) fn test() -> Result<()> {
     for (name, arguments) in [
         ("format", &["fmt", "--all", "--check"][..]),
         ("lints", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
-        ("tests", &["test", "--workspace"]),
+        ("tests", &["test", "--workspace", "--no-fail-fast"]),
     ] {
         stage(&mut stages, name, || process::run(&mut process::cargo(arguments)))?;
     }

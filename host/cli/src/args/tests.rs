@@ -108,8 +108,8 @@ fn all_problems_are_told_at_once() {
          because data.prompts is required: a file with one JSON object per line\n  \
          because rollout.temperature is 0, but must be from 0.01 to 100\n  \
          because algo.importance is old, but with train.async_queue_size 1 tokens of older weights are trained, \
-         which needs a correction: set algo.correction.level, or use algo.importance sampled, or train.sync\n  \
-         help: `molt train --help` lists every setting"
+         which needs a correction: set algo.correction.level, or use algo.importance sampled, or train.sync \
+         without replay\n  help: `molt train --help` lists every setting"
     );
 }
 
