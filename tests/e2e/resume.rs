@@ -54,6 +54,7 @@ fn learnt(run: &Path) -> Vec<(u64, f64, f64)> {
     let number = |line: &serde_json::Value, name: &str| line[name].as_f64().unwrap();
     metrics(run)
         .iter()
+        .filter(|line| !line["train/loss"].is_null())
         .map(|line| {
             (line["step"].as_u64().unwrap(), number(line, "train/loss"), number(line, "train/grad_norm"))
         })
@@ -172,7 +173,7 @@ fn kill_9_at_random_moments_changes_nothing_of_reinforcement_learning() {
 }
 
 #[test]
-fn curriculum_and_replay_buffer_survive_kills() {
+fn curriculum_replay_buffer_and_best_model_survive_kills() {
     let dir = TempDir::new().unwrap();
     let (reward, data) = (length_reward(dir.path()), dir.path().join("some.jsonl"));
     let prompts = fs::read_to_string(root().join("examples/demo/train.jsonl")).unwrap();
@@ -181,6 +182,8 @@ fn curriculum_and_replay_buffer_survive_kills() {
     let more = ["--data.prompts", path(&data), "--data.passes", "6", "--train.async_queue_size", "0"];
     let again = ["--data.curriculum.easy_share", "0.5", "--data.curriculum.hard_share", "0.5"];
     let again = [&more[..], &again, &["--replay.groups_per_batch", "2", "--replay.capacity", "6"]].concat();
+    let best = ["--eval.prompts", path(&data), "--train.eval_every", "2", "--train.keep_best", "reward_mean"];
+    let again = [&again[..], &best].concat();
     let took = timed(rl(&whole, &reward, &again));
     let command = || {
         let mut command = rl(&broken, &reward, &again);
@@ -191,7 +194,11 @@ fn curriculum_and_replay_buffer_survive_kills() {
     assert!(resumed > 0, "{resumed} of 6 kills came after a checkpoint");
     assert_eq!(learnt(&broken), learnt(&whole));
     assert!(weights(&broken) == weights(&whole), "the weights differ");
-    let steps = metrics(&whole);
+    let best = |run: &Path| (json(&run.join("best/best.json")), fs::read(run.join("best/model/model.safetensors")));
+    let [(of_broken, kept), (of_whole, expected)] = [best(&broken), best(&whole)];
+    assert_eq!(of_broken, of_whole);
+    assert!(kept.unwrap() == expected.unwrap(), "another model is the best");
+    let steps: Vec<_> = metrics(&whole).into_iter().filter(|line| !line["train/loss"].is_null()).collect();
     let of = |name: &str| steps.iter().map(|line| line[name].as_f64().unwrap()).collect::<Vec<f64>>();
     assert_eq!(of("rollout/groups"), [4.0; 12], "as many fresh ones as ever");
     assert_eq!(of("replay/groups")[..3], [0.0, 2.0, 2.0]);

@@ -2,7 +2,7 @@
 
 use crate::stop::{OrStop, Stop};
 use crate::{interrupt, present, wiring};
-use molt_core::settings::EvalSettings;
+use molt_core::settings::{EvalData, EvalSettings};
 use molt_rollout::{EvalReport, Measure, Scores, evaluate, readable};
 use serde_json::{Value, json};
 
@@ -18,7 +18,8 @@ pub(crate) fn run(settings: EvalSettings) -> Result<(), Stop> {
     let (data, eval) = (&settings.data, &settings.eval);
     // Validation made sure that it is set.
     let file = eval.prompts.clone().unwrap_or_default();
-    let prompts = wiring::prompts("eval.prompts", &file, &data.prompt_key, &data.label_key, data.on_bad_row)?;
+    let EvalData { prompt_key, label_key, on_bad_row, columns, .. } = data;
+    let prompts = wiring::prompts("eval.prompts", &file, prompt_key, label_key, *on_bad_row, columns)?;
     wiring::sources(&[&prompts], data.source_key.is_some(), data.source_key())?;
 
     let model = wiring::Model::open(&settings.model)?;

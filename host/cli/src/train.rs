@@ -3,7 +3,7 @@
 use crate::ranks::{self, Follower};
 use crate::stop::{OrStop, Stop};
 use crate::{interrupt, present, wiring};
-use molt_core::settings::TrainSettings;
+use molt_core::settings::{Data, TrainSettings};
 use molt_generator::Engine;
 use molt_model::Weights;
 use molt_rollout::Prompts;
@@ -66,7 +66,10 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
     )?;
 
     let data = &settings.data;
-    let load = |key, file| wiring::prompts(key, file, &data.prompt_key, &data.label_key, data.on_bad_row);
+    let load = |key, file| {
+        let Data { prompt_key, label_key, on_bad_row, columns, .. } = data;
+        wiring::prompts(key, file, prompt_key, label_key, *on_bad_row, columns)
+    };
     let prompts = load("data.prompts", &data.prompts)?;
     let held_out = settings.eval.prompts.as_ref().map(|file| load("eval.prompts", file)).transpose()?;
     let all: Vec<&Prompts> = [Some(&prompts), held_out.as_ref()].into_iter().flatten().collect();

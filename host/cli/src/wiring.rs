@@ -10,7 +10,7 @@ pub(crate) use plugins::Plugins;
 use crate::stop::{OrStop, Stop};
 use molt_core::ids::WeightVersion;
 use molt_core::sampling::Sampling;
-use molt_core::settings::{self, BadRow};
+use molt_core::settings::{self, BadRow, Parameters};
 use molt_generator::Engine;
 use molt_model::{Chat, Config, Decoder, Weights};
 use molt_rollout::{Driver, Prompts, TurnSettings, WeightedReward};
@@ -131,8 +131,9 @@ pub(crate) fn prompts(
     prompt_key: &str,
     label_key: &str,
     on_bad_row: BadRow,
+    columns: &Parameters,
 ) -> Result<Prompts, Stop> {
-    Prompts::load(path, prompt_key, label_key, on_bad_row).or_user(
+    Prompts::load(path, prompt_key, label_key, on_bad_row, columns).or_user(
         format!("{key} {} cannot be used", path.display()),
         "each line is an object such as {\"prompt\": \"2+3?\", \"answer\": \"5\"}; data.prompt_key and \
          data.label_key name the columns",

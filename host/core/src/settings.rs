@@ -137,6 +137,9 @@ pub struct Data {
     pub source_key: Option<String>,
     /// What to do with a malformed row: refuse or skip.
     pub on_bad_row: BadRow,
+    /// Columns of every row that has no such column itself, e.g. [data.columns] math = "boxed": how a reward reads all of
+    /// them.
+    pub columns: Parameters,
     /// Passes over the prompts.
     pub passes: u64,
     /// Shuffle the prompts anew in every pass.
@@ -152,6 +155,7 @@ impl Default for Data {
             label_key: "answer".into(),
             source_key: None,
             on_bad_row: BadRow::default(),
+            columns: Parameters::new(),
             passes: 1,
             shuffle: true,
             curriculum: Curriculum::default(),
@@ -170,12 +174,15 @@ pub struct EvalData {
     pub source_key: Option<String>,
     /// What to do with a malformed row: refuse or skip.
     pub on_bad_row: BadRow,
+    /// Columns of every row that has no such column itself, e.g. [data.columns] math = "boxed": how a reward reads all of
+    /// them.
+    pub columns: Parameters,
 }
 
 impl Default for EvalData {
     fn default() -> Self {
-        let Data { prompt_key, label_key, source_key, on_bad_row, .. } = Data::default();
-        Self { prompt_key, label_key, source_key, on_bad_row }
+        let Data { prompt_key, label_key, source_key, on_bad_row, columns, .. } = Data::default();
+        Self { prompt_key, label_key, source_key, on_bad_row, columns }
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::jsonl::{self, DataError, kind};
 use molt_core::chat::{Message, Role, Task};
 use molt_core::seed::{Purpose, derive, permutation};
-use molt_core::settings::BadRow;
+use molt_core::settings::{BadRow, Parameters};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -36,7 +36,7 @@ impl Prompts {
 
     /// Loads a file with one JSON object per line. The column `prompt_key` is a string (one user message) or
     /// a list of messages; `label_key` is a string, number or boolean, null or missing; a column `id` names
-    /// the row, or else its line number does; the other columns become fields.
+    /// the row, or else its line number does; the other columns become fields. A row without one of `columns` has that one.
     ///
     /// # Errors
     /// If the file cannot be read, has no usable row, or has a malformed one and `on_bad_row` is to refuse.
@@ -45,8 +45,14 @@ impl Prompts {
         prompt_key: &str,
         label_key: &str,
         on_bad_row: BadRow,
+        columns: &Parameters,
     ) -> Result<Prompts, DataError> {
-        let parsed = jsonl::read(path, on_bad_row, |line, row| task(line, row, prompt_key, label_key))?;
+        let parsed = jsonl::read(path, on_bad_row, |line, mut row| {
+            for (name, value) in columns {
+                row.entry(name.as_str()).or_insert_with(|| value.text().into());
+            }
+            task(line, row, prompt_key, label_key)
+        })?;
         Ok(Prompts { rows: parsed.rows, skipped: parsed.skipped })
     }
 
@@ -122,12 +128,28 @@ mod tests {
     #![allow(clippy::unwrap_used)] // a failed set-up should stop the test where it is
 
     use super::*;
+    use molt_core::settings::ParameterValue;
 
     fn load(text: &[u8], on_bad_row: BadRow) -> Result<Prompts, DataError> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("rows.jsonl");
         std::fs::write(&path, text).unwrap();
-        Prompts::load(&path, "prompt", "answer", on_bad_row)
+        Prompts::load(&path, "prompt", "answer", on_bad_row, &Parameters::new())
+    }
+
+    #[test]
+    fn a_row_without_a_column_has_that_of_the_settings() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("rows.jsonl");
+        std::fs::write(&path, r#"{"prompt": "a", "math": "exact"}
+{"prompt": "b", "answer": "7"}"#).unwrap();
+        let word = |word: &str| ParameterValue::Word(word.into());
+        let columns = [("math", word("boxed")), ("answer", ParameterValue::Number(4.0))];
+        let columns: Parameters = columns.into_iter().map(|(name, value)| (name.into(), value)).collect();
+        let rows = Prompts::load(&path, "prompt", "answer", BadRow::Refuse, &columns).unwrap().rows;
+        let seen = |task: &Task| (task.label.clone().unwrap(), source(task, "math").unwrap().to_owned());
+        assert_eq!(seen(&rows[0]), ("4".into(), "exact".into()));
+        assert_eq!(seen(&rows[1]), ("7".into(), "boxed".into()));
     }
 
     /// The refusal of a file, with the directory cut off.
@@ -226,7 +248,7 @@ mod tests {
         assert_eq!(refusal(b"\n \n"), " has no usable row (0 malformed rows were skipped)");
         let error = load(b"nope", BadRow::Skip).unwrap_err();
         assert!(matches!(error, DataError::Empty { skipped: 1, .. }), "{error}");
-        let missing = Prompts::load(Path::new("/nonexistent/rows"), "prompt", "answer", BadRow::Skip);
+        let missing = Prompts::load(Path::new("/nonexistent/rows"), "prompt", "answer", BadRow::Skip, &Parameters::new());
         assert!(matches!(missing, Err(DataError::Read { .. })));
     }
 

@@ -3,6 +3,7 @@
 //! `checkpoints/step-000010/` holds `checkpoint.json`, which names every other file with its digest; a part of every
 //! rank; and `state`, where the loop is. It is written under another name, flushed, and renamed.
 
+use crate::disk::{remove, replace, write};
 use crate::error::TrainError;
 use crate::mesh::Mesh;
 use crate::save::save_model;
@@ -338,11 +339,7 @@ impl<'a> Checkpoints<'a> {
             let place = self.dir.join(format!("step-{step:06}"));
             // One of the same step, which could not be used or is written anew, is out of the way at once.
             let old = self.dir.join(format!(".step-{step:06}.old"));
-            let moved = match fs::rename(&place, &old) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => fs::rename(&part, &place).and_then(|()| flush(&self.dir)),
-            };
-            moved.map_err(|source| TrainError::Write { path: place, source })
+            replace(&part, &place, &old).map_err(|source| TrainError::Write { path: place, source })
         });
         if let Err(error) = result {
             // What is half-written must not stay; the first error is the one to report.
@@ -374,7 +371,6 @@ impl<'a> Checkpoints<'a> {
                 }
                 files.insert(name, hexadecimal(digest));
             }
-            flush(&part.join(folder)).map_err(unwritable)?;
         }
         let state = postcard::to_allocvec(state).map_err(|error| unwritable(io::Error::other(error)))?;
         let path = part.join(STATE);
@@ -393,7 +389,7 @@ impl<'a> Checkpoints<'a> {
             of: self.of.clone(),
         };
         let text = serde_json::to_vec_pretty(&manifest).map_err(|error| unwritable(error.into()))?;
-        write(&part.join(MANIFEST), &text).and_then(|()| flush(part)).map_err(unwritable)
+        write(&part.join(MANIFEST), &text).map_err(unwritable)
     }
 
     /// Removes what was left half-written, and the oldest while there are too many or they take too much. What cannot
@@ -440,26 +436,6 @@ fn list(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     }
     all.sort_unstable();
     Ok(all)
-}
-
-/// Removes a directory that may not be there.
-pub(crate) fn remove(dir: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
-/// Writes a file, onto the disk.
-fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = File::create(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
-}
-
-/// Has the names in a directory on the disk.
-fn flush(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
 }
 
 /// Bytes of all files below a directory.

@@ -1,6 +1,6 @@
 //! Prompts that are never trained on: how well the weights do on them, and the best weights so far.
 
-use crate::checkpoint::remove;
+use crate::disk::{remove, replace, write};
 use crate::error::TrainError;
 use crate::report::{Metrics, metric_name};
 use crate::save::save_model;
@@ -10,7 +10,6 @@ use molt_generator::Generator;
 use molt_rollout::{Driver, EvalReport, Measure, Prompts, RolloutError, Scores, evaluate};
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tokio::runtime::Handle;
@@ -100,20 +99,27 @@ struct Record {
 }
 
 const RECORD: &str = "best.json";
+const PART: &str = ".best.part";
+const OLD: &str = ".best.old";
+
+fn record(dir: &Path) -> Option<Record> {
+    serde_json::from_slice(&fs::read(dir.join(RECORD)).ok()?).ok()
+}
 
 impl<'a> Best<'a> {
     /// By this metric of an evaluation, without its `eval/`; None keeps nothing. A run that goes on in its directory
     /// keeps what is there until it does better.
     pub(crate) fn open(run_dir: &Path, metric: Option<&'a str>) -> Self {
         let dir = run_dir.join("best");
-        // A process that was killed between two renames has left the old one under this name.
         if metric.is_some() && !dir.exists() {
-            let _ = fs::rename(run_dir.join(".best.old"), &dir);
+            // Killed between two renames: the new one is whole if its record, the last of its files, is.
+            let left = [PART, OLD].map(|name| run_dir.join(name));
+            if let Some(whole) = left.iter().find(|dir| record(dir).is_some()) {
+                let _ = fs::rename(whole, &dir);
+            }
         }
-        let text = fs::read(dir.join(RECORD)).ok();
-        let record = text.and_then(|text| serde_json::from_slice::<Record>(&text).ok());
         let reached =
-            record.filter(|record| Some(record.metric.as_str()) == metric).map(|record| record.value);
+            record(&dir).filter(|record| Some(record.metric.as_str()) == metric).map(|record| record.value);
         Self { metric, dir, reached }
     }
 
@@ -133,20 +139,52 @@ impl<'a> Best<'a> {
         if self.reached.is_some_and(|reached| value <= reached) {
             return Ok(());
         }
-        let (part, old) = (self.dir.with_file_name(".best.part"), self.dir.with_file_name(".best.old"));
+        let [part, old] = [PART, OLD].map(|name| self.dir.with_file_name(name));
         let unwritable = |source| TrainError::Write { path: self.dir.clone(), source };
         remove(&part).map_err(unwritable)?;
         save_model(learner, model, &part.join("model"))?;
         let record = Record { metric: metric.to_owned(), value, step, version: learner.version().0 };
         let text = serde_json::to_vec_pretty(&record).map_err(|error| unwritable(error.into()))?;
-        let replaced = fs::write(part.join(RECORD), text).and_then(|()| remove(&old)).and_then(|()| {
-            match fs::rename(&self.dir, &old) {
-                Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-                _ => fs::rename(&part, &self.dir).and_then(|()| remove(&old)),
-            }
-        });
-        replaced.map_err(unwritable)?;
+        write(&part.join(RECORD), &text)
+            .and_then(|()| replace(&part, &self.dir, &old))
+            .map_err(unwritable)?;
         self.reached = Some(value);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reached(run: &Path) -> Option<f64> {
+        Best::open(run, Some("accuracy")).reached
+    }
+
+    fn put(dir: &Path, value: f64) {
+        fs::create_dir_all(dir).unwrap();
+        fs::write(dir.join(RECORD), format!(r#"{{"metric":"accuracy","value":{value},"step":1,"version":1}}"#))
+            .unwrap();
+    }
+
+    #[test]
+    fn a_run_that_was_killed_while_it_kept_a_better_model_has_one() {
+        let run = tempfile::tempdir().unwrap();
+        let [best, part, old] = ["best", PART, OLD].map(|name| run.path().join(name));
+        assert_eq!(reached(run.path()), None);
+        // While the better one was written: its weights, in part, and no record.
+        put(&best, 0.5);
+        fs::create_dir(&part).unwrap();
+        assert_eq!(reached(run.path()), Some(0.5));
+        fs::rename(&best, &old).unwrap();
+        assert_eq!(reached(run.path()), Some(0.5), "the old one is back");
+        assert!(best.exists() && !old.exists());
+        // Between the renames, and after them.
+        put(&part, 0.75);
+        fs::rename(&best, &old).unwrap();
+        assert_eq!(reached(run.path()), Some(0.75));
+        assert!(best.exists() && !part.exists());
+        assert_eq!(reached(run.path()), Some(0.75));
+        assert_eq!(Best::open(run.path(), Some("reward_mean")).reached, None, "a record of another metric");
     }
 }

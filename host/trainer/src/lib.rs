@@ -4,6 +4,7 @@ pub mod advantage;
 pub mod beside;
 pub mod checkpoint;
 pub mod conversations;
+mod disk;
 pub mod error;
 pub mod freeze;
 mod given;

@@ -19,7 +19,7 @@ pub use models::Models;
 pub use policy::{PolicyRow, PolicySums};
 
 /// Few enough for memory and caches, many enough for the matrix products.
-const LOGIT_ROWS: usize = 256;
+const LOGIT_ROWS: usize = 512;
 
 /// One token sequence of an optimiser step.
 #[derive(Debug, Clone)]

@@ -29,6 +29,16 @@ impl JsonSchema for ParameterValue {
     }
 }
 
+impl ParameterValue {
+    /// As a column of a row holds it: a word without quotes.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Word(word) => word.clone(),
+            other => other.to_string(),
+        }
+    }
+}
+
 impl fmt::Display for ParameterValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

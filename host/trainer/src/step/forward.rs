@@ -74,7 +74,7 @@ impl Learner {
         let parts = normed.split(chunk as i64, 0).into_iter().zip(batch.labels.split(chunk as i64, 0));
         for (targets, (normed, labels)) in batch.targets.chunks(chunk).zip(parts) {
             let logits = self.network.logits(&head, &normed) / self.temperature;
-            each(targets, &of_labels(&logits.log_softmax(-1, None), &labels));
+            each(targets, &of_labels(&logits.log_softmax_int_out(&logits, -1, None), &labels));
         }
         Ok(())
     }

@@ -319,8 +319,8 @@ impl Learner {
             if self.temperature != 1.0 {
                 let _ = logits.g_div_scalar_(self.temperature);
             }
-            let mut logprobs = logits.log_softmax(-1, None);
-            drop(logits);
+            // In its own place: two of this size would be alive.
+            let mut logprobs = logits.log_softmax_int_out(&logits, -1, None);
             let of_targets = of_labels(&logprobs, &labels);
             let (mut softmax, products) = match objective.needs_entropy {
                 false => (logprobs.exp_(), None),
