@@ -229,7 +229,9 @@ fn run<G: Generator>(
         let advantages = clock.lap();
         let loss = beside.weigh(loss);
         let is_warming_up = beside.is_warming_up(summary.steps);
-        if loss.importance == Importance::Old && steps_of_a_batch > 1 && !is_warming_up {
+        // A plugin is promised them, whatever the host's losses compare with.
+        let needs_old = loss.importance == Importance::Old || plugin.is_some();
+        if needs_old && steps_of_a_batch > 1 && !is_warming_up {
             remember(&mut rows, &mut learner)?;
         }
         let mut sums = PolicySums::default();
