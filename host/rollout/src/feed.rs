@@ -54,7 +54,8 @@ impl Feed {
         Self { plan, pass: 0, order, course }
     }
 
-    /// Goes on from where another feed of the same prompts was. Without a record a curriculum starts at the group `next`.
+    /// Goes on from where another feed of the same prompts was. Without a record a curriculum starts at the group `next`,
+    /// and groups before it have the prompts that they have without one.
     pub(crate) fn resume(plan: Plan, course: Option<Course>, next: u64) -> Self {
         let mut feed = Self::new(plan);
         if let Some(own) = &mut feed.course {
@@ -87,23 +88,29 @@ impl Feed {
 
     fn row(&mut self, id: GroupId) -> usize {
         let Self { plan, pass, order, course } = self;
-        let (Some(curriculum), Some(course)) = (&plan.curriculum, course) else {
+        let mut plain = || {
             let rows = plan.prompts.rows.len() as u64;
             if id.0 / rows != *pass {
                 *pass = id.0 / rows;
                 *order = plan.prompts.order(plan.seed, *pass, plan.shuffle);
             }
-            return order[(id.0 % rows) as usize];
+            order[(id.0 % rows) as usize]
         };
+        let (Some(curriculum), Some(course)) = (&plan.curriculum, course) else { return plain() };
         if let Some(row) = course.running.get(&id) {
             return *row;
         }
-        while id.0.saturating_sub(course.start) >= course.order.len() as u64 {
-            course.start += course.order.len() as u64;
-            course.pass += 1;
-            course.order = next_pass(plan, curriculum, course);
-        }
-        let row = course.order[id.0.saturating_sub(course.start) as usize];
+        // Of those that a curriculum has begun the row is known: this one was in flight before there was any.
+        let row = if id.0 < course.start {
+            plain()
+        } else {
+            while id.0 - course.start >= course.order.len() as u64 {
+                course.start += course.order.len() as u64;
+                course.pass += 1;
+                course.order = next_pass(plan, curriculum, course);
+            }
+            course.order[(id.0 - course.start) as usize]
+        };
         course.running.insert(id, row);
         row
     }
@@ -327,5 +334,36 @@ mod tests {
         let mut pass = rows(&mut feed, 6..9);
         pass.sort_unstable();
         assert_eq!(pass, [0, 1, 2]);
+    }
+
+    /// Groups in flight have the prompts that they had, and what becomes of them counts.
+    #[test]
+    fn a_curriculum_that_is_turned_on_leaves_groups_in_flight_what_they_are() {
+        let mut before = Feed::new(plan(10, 4, None));
+        let all: Vec<Task> = (0..26).map(|id| before.task(GroupId(id))).collect();
+        assert_eq!(before.course(), None);
+        let curriculum = Curriculum { easy_first: true, ..Curriculum::default() };
+        // 18 and 19 are of the second pass, 20 and 25 of the third.
+        let in_flight = [18, 19, 20, 25];
+        let mut feed = Feed::resume(plan(10, 4, Some(curriculum)), None, 26);
+        for id in in_flight {
+            assert_eq!(feed.task(GroupId(id)), all[id as usize], "group {id}");
+        }
+        let course = feed.course();
+        let mut pass = rows(&mut feed, 26..36);
+        pass.sort_unstable();
+        assert_eq!(pass, (0..10).collect::<Vec<_>>(), "and then a pass has all");
+        // Once more, before any has ended.
+        let mut again = Feed::resume(plan(10, 4, Some(curriculum)), course, 26);
+        for id in in_flight {
+            let task = again.task(GroupId(id));
+            assert_eq!(task, all[id as usize], "group {id}");
+            again.ended(&ended(id, &task, &[true, true]));
+        }
+        let different: std::collections::BTreeSet<_> =
+            in_flight.iter().map(|id| &all[*id as usize].id).collect();
+        let seen = different.len();
+        assert!(seen > 1);
+        assert_eq!(again.buckets(), Some(Buckets { easy: seen, unseen: 10 - seen, ..Buckets::default() }));
     }
 }
