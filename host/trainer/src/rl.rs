@@ -11,11 +11,11 @@ use crate::optim::Update;
 use crate::ranks::Ranks;
 use crate::replay::Replay;
 use crate::report::{Clock, Step, Summary, Times, markdown, zero_advantage_groups};
-use crate::save::{End, conclude, guarded, save_model};
+use crate::save::{End, conclude, guarded, rescue_model, save_model};
 use crate::shape::{Shaping, min_group, without_truncated};
 use crate::step::{Layout, Learner, PolicyRow, PolicySums};
 use molt_core::outcome::{Dropped, Group};
-use molt_core::settings::{Curriculum, FilterBy, Importance, Model, Train, TrainSettings};
+use molt_core::settings::{Curriculum, FilterBy, Importance, Train, TrainSettings};
 use molt_core::trajectory::Segment;
 use molt_generator::{Generator, WeightUpdate};
 use molt_model::Weights;
@@ -74,7 +74,8 @@ pub struct Training<G: Generator> {
 
 /// Runs to the end of the data, or to `train.max_steps`, and saves the model to `model/` in the run directory.
 /// Returns what `summary.json` holds, and whether the run was interrupted by `stop`. A run that fails says in its directory why, and what it reached.
-/// When `stop` is cancelled the run ends before its next batch, with the model saved as it is.
+/// When `stop` is cancelled the run ends before its next batch, with the model saved as it is. So is that of a run that
+/// fails once it has begun, unless its ranks are lost or its weights are no numbers.
 ///
 /// Blocks the calling thread, which does all tensor work; rollouts go on in `runtime` meanwhile.
 ///
@@ -88,8 +89,19 @@ pub fn train<G: Generator>(
 ) -> Result<(Summary, End), TrainError> {
     let started = Instant::now();
     let mut summary = Summary::new(training.settings.run.seed);
-    let result = guarded(|| run(training, run_dir, (runtime, stop), started, &mut summary));
+    let (model, has_ranks) = (training.settings.model.clone(), training.ranks.is_some());
+    let mut learner = None;
+    let result = guarded(|| run(training, run_dir, (runtime, stop), started, (&mut summary, &mut learner)));
     summary.clock(started);
+    if let (Err(error), Some(learner)) = (&result, &mut learner)
+        && !(has_ranks && error.loses_ranks())
+    {
+        let dir = run_dir.path().join("model");
+        // The error that stopped the run matters more than one in keeping what it learnt.
+        if let Err(error) = guarded(|| rescue_model(learner, &model, &dir)) {
+            let _ = run_dir.event(&format!("the model could not be saved: {error}"));
+        }
+    }
     let end = conclude(run_dir, result, &summary)?;
     Ok((summary, end))
 }
@@ -99,7 +111,7 @@ fn run<G: Generator>(
     run_dir: &mut RunDir,
     (runtime, stop): (&Handle, &CancellationToken),
     started: Instant,
-    summary: &mut Summary,
+    (summary, began): (&mut Summary, &mut Option<Learner>),
 ) -> Result<End, TrainError> {
     let Training {
         settings,
@@ -160,6 +172,8 @@ fn run<G: Generator>(
     if settings.train.eval_at_start && from.checkpoint.is_none() {
         summary.held_out_accuracy_before = eval(run_dir, &mut learner, 0)?;
     }
+    // From here on there is something to lose.
+    let learner = began.insert(learner);
 
     let mut batches = {
         let _in_runtime = runtime.enter();
@@ -194,7 +208,7 @@ fn run<G: Generator>(
             Ok(Some(batch)) => batch,
             Ok(None) => break,
             Err(error) => {
-                keep(&mut batches, &mut learner, &settings.model, summary, run_dir)?;
+                record_dropped(&batches.take_dropped(), summary, run_dir)?;
                 return Err(error.into());
             }
         };
@@ -209,15 +223,11 @@ fn run<G: Generator>(
         let fresh = batch.groups.len();
         batch.groups.extend(replayed);
         let (groups, replayed) = batch.groups.split_at(fresh);
-        let said = beside.look(&mut learner, &batch.groups)?;
+        let said = beside.look(learner, &batch.groups)?;
         let asked = advantages(&estimator, &traits, &parameters, (&batch.groups, &said), lowest);
         let (mut rows, returns) = match runtime.block_on(asked) {
             Ok(answer) => answer,
-            Err(failure) => {
-                // Nor with an estimator that has no answer.
-                save_model(&mut learner, &settings.model, &run_dir.path().join("model"))?;
-                return Err(TrainError::Estimator { step, source: Box::new(failure) });
-            }
+            Err(failure) => return Err(TrainError::Estimator { step, source: Box::new(failure) }),
         };
         said.attach(&mut rows);
         let mut lessons = said.lessons(&rows, &returns);
@@ -232,7 +242,7 @@ fn run<G: Generator>(
         // A plugin is promised them, whatever the host's losses compare with.
         let needs_old = loss.importance == Importance::Old || plugin.is_some();
         if needs_old && steps_of_a_batch > 1 && !is_warming_up {
-            remember(&mut rows, &mut learner)?;
+            remember(&mut rows, learner)?;
         }
         let mut sums = PolicySums::default();
         let mut update = Update::default();
@@ -241,7 +251,7 @@ fn run<G: Generator>(
             let seen;
             (seen, update) = match &plugin {
                 Some(plugin) => {
-                    let rows = given(part, plugin, &mut learner, (runtime, step))?;
+                    let rows = given(part, plugin, learner, (runtime, step))?;
                     learner.policy_step(&rows, &loss)?
                 }
                 None => learner.policy_step(part, &loss)?,
@@ -251,7 +261,7 @@ fn run<G: Generator>(
         let of_others = beside.learn(&lessons, &said, &sums)?;
         let train = clock.lap();
         if !is_warming_up {
-            publish(&mut learner, &driver, runtime)?;
+            publish(learner, &driver, runtime)?;
         }
         batches.published(learner.version());
         let times = Times { between, generate_wait, advantages, train, publish: clock.lap() };
@@ -287,7 +297,6 @@ fn run<G: Generator>(
             run_dir.event(&format!("step {step}: {note}"))?;
         }
         if settings.algo.correction.max_masked_batches.is_some_and(|most| summary.masked_in_a_row >= most) {
-            save_model(&mut learner, &settings.model, &run_dir.path().join("model"))?;
             let (low, high) = settings.algo.correction.band();
             return Err(TrainError::Masked { step, batches: summary.masked_in_a_row, low, high });
         }
@@ -299,17 +308,17 @@ fn run<G: Generator>(
             unwritten = Some((step, batch.groups));
         }
         if settings.train.eval_every.is_some_and(|every| step.is_multiple_of(every)) {
-            summary.held_out_accuracy_after = eval(run_dir, &mut learner, step)?;
+            summary.held_out_accuracy_after = eval(run_dir, learner, step)?;
         }
         summary.clock(started);
         if checkpoints.due(step, false) {
             match runtime.block_on(batches.position()) {
                 Ok(position) => {
                     let state = State::of(summary, position, &beside, &replay);
-                    checkpoints.save((&mut learner, beside.critic.as_mut()), step, &state)?;
+                    checkpoints.save((&mut *learner, beside.critic.as_mut()), step, &state)?;
                 }
                 Err(error) => {
-                    keep(&mut batches, &mut learner, &settings.model, summary, run_dir)?;
+                    record_dropped(&batches.take_dropped(), summary, run_dir)?;
                     return Err(error.into());
                 }
             }
@@ -319,7 +328,7 @@ fn run<G: Generator>(
         // A pool that has failed by now has nothing to go on from, and the run ends anyway.
         if let Ok(position) = runtime.block_on(batches.position()) {
             let state = State::of(summary, position, &beside, &replay);
-            checkpoints.save((&mut learner, beside.critic.as_mut()), summary.steps, &state)?;
+            checkpoints.save((&mut *learner, beside.critic.as_mut()), summary.steps, &state)?;
         }
     }
     record_dropped(&batches.take_dropped(), summary, run_dir)?;
@@ -330,11 +339,11 @@ fn run<G: Generator>(
     if let Some((step, groups)) = unwritten {
         run_dir.trajectories(step, &markdown(step, &groups))?;
     }
-    save_model(&mut learner, &settings.model, &run_dir.path().join("model"))?;
+    save_model(learner, &settings.model, &run_dir.path().join("model"))?;
     let evaluated = settings.train.eval_every.is_some_and(|every| summary.steps.is_multiple_of(every))
         && summary.held_out_accuracy_after.is_some();
     if end == End::Finished && !evaluated {
-        summary.held_out_accuracy_after = eval(run_dir, &mut learner, summary.steps)?;
+        summary.held_out_accuracy_after = eval(run_dir, learner, summary.steps)?;
     }
     progress.done();
     // An evaluation that was asked to stop gave no accuracy.
@@ -348,18 +357,6 @@ fn remember(rows: &mut [PolicyRow<'_>], learner: &mut Learner) -> Result<(), Tra
         row.old = Some(old);
     }
     Ok(())
-}
-
-/// What was learned is not lost with rollouts that cannot go on.
-fn keep<G: Generator>(
-    batches: &mut Batches<G>,
-    learner: &mut Learner,
-    model: &Model,
-    summary: &mut Summary,
-    run_dir: &RunDir,
-) -> Result<(), TrainError> {
-    record_dropped(&batches.take_dropped(), summary, run_dir)?;
-    save_model(learner, model, &run_dir.path().join("model"))
 }
 
 /// Gives the generator the weights as they are.

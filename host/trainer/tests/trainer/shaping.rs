@@ -110,6 +110,31 @@ fn a_batch_is_trained_several_times_over() {
     assert!(all[0] != all[1] && all[1] != all[2] && all[0] != all[2]);
 }
 
+/// All are right once two steps were made, so that a loss of no advantages is asked for, which this one has no answer to.
+#[test]
+fn a_loss_that_fails_stops_the_run_and_what_was_learnt_is_saved() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(dir.path());
+    let rule: Rule = |version, seed| (version == 2 || seed.is_multiple_of(3), true);
+    let mut runs = Vec::new();
+    for (name, steps) in [("two", 2), ("three", 3)] {
+        let mut settings = sync(&model);
+        settings.algo.loss = "old-clip".into();
+        settings.train.max_steps = Some(steps);
+        let (result, run, _) = go(settings, &Ruled::new(rule), None, &dir.path().join(name));
+        match result {
+            Ok(summary) => assert_eq!((summary.steps, steps), (2, 2)),
+            Err(error) => {
+                assert!(matches!(&error, TrainError::Loss { step: 3, .. }), "{error}");
+                assert_eq!(json(&run.join("summary.json"))["steps"], 2);
+            }
+        }
+        runs.push(run);
+    }
+    assert!(weights(&runs[1]) == weights(&runs[0]), "the weights after two steps");
+    assert!(weights(&runs[1]) != std::fs::read(model.join("model.safetensors")).unwrap());
+}
+
 #[test]
 fn truncated_rollouts_are_masked_and_a_batch_of_them_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
