@@ -115,7 +115,8 @@ impl<'s> Beside<'s> {
         loss
     }
 
-    /// After the update of the policy: trains the critic on `lessons`, and moves the weight of the divergence.
+    /// After the update of the policy: trains the critic on `lessons`, and moves the weight of the divergence, unless the
+    /// policy waits for the critic and has no divergence of its own yet.
     ///
     /// # Errors
     /// If the gradient is not finite, or a rank is lost.
@@ -124,6 +125,7 @@ impl<'s> Beside<'s> {
         lessons: &[ValueRow<'_>],
         said: &Said,
         policy: &PolicySums,
+        is_warming_up: bool,
     ) -> Result<Metrics, TrainError> {
         let mut metrics = Metrics::new();
         if let Some(taught) = self.teach(lessons)? {
@@ -138,7 +140,9 @@ impl<'s> Beside<'s> {
             if tokens > 0 {
                 let kl = sum / tokens as f64;
                 metrics.insert("train/kl_reference".to_owned(), kl);
-                self.kl.update(kl, said.rollouts);
+                if !is_warming_up {
+                    self.kl.update(kl, said.rollouts);
+                }
             }
         }
         Ok(metrics)

@@ -258,7 +258,7 @@ fn run<G: Generator>(
             };
             sums.add(&seen);
         }
-        let of_others = beside.learn(&lessons, &said, &sums)?;
+        let of_others = beside.learn(&lessons, &said, &sums, is_warming_up)?;
         let train = clock.lap();
         if !is_warming_up {
             publish(learner, &driver, runtime)?;

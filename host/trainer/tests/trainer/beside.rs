@@ -129,6 +129,27 @@ fn a_critic_learns_the_returns_before_the_policy_moves() {
     assert!(mean(&losses[7..]) < 0.8 * mean(&losses[..3]), "{losses:?}");
 }
 
+/// A policy that waits is where it was, which says nothing of the weight that it needs.
+#[test]
+fn the_weight_of_the_divergence_waits_with_the_policy() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut settings = six_steps(&model(dir.path()));
+    settings.algo.estimator = "gae".into();
+    settings.algo.kl.coef = 0.1;
+    settings.algo.kl.r#in = KlIn::Reward;
+    settings.algo.kl.target = Some(100.0);
+    settings.algo.kl.horizon = Some(320.0);
+    settings.critic.warmup_steps = 2;
+    let run_dir = script(settings, &dir.path().join("run"));
+    // What the third step is trained with is that of the settings, and then a fiftieth less in every step.
+    let coefficients = series(&run_dir, "algo/kl_coef");
+    assert_eq!(coefficients.len(), 6);
+    for (step, coefficient) in coefficients.into_iter().enumerate() {
+        let want = 0.1 * 0.98_f64.powi(step.saturating_sub(2) as i32);
+        assert!((coefficient - want).abs() < 1e-12, "{coefficient} is not {want} in step {}", step + 1);
+    }
+}
+
 #[test]
 fn without_the_critic_that_its_estimator_needs_a_run_does_not_begin() {
     let dir = tempfile::tempdir().unwrap();
