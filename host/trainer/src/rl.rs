@@ -1,6 +1,6 @@
 //! Reinforcement learning: the loop, from prompts to weights.
 
-use crate::advantage::{advantages, rewards};
+use crate::advantage::{advantages, first_rewards};
 use crate::beside::{Beside, parts};
 use crate::checkpoint::{Checkpoints, From};
 use crate::error::TrainError;
@@ -266,7 +266,7 @@ fn run<G: Generator>(
         batches.published(learner.version());
         let times = Times { between, generate_wait, advantages, train, publish: clock.lap() };
 
-        let rewards = rewards(groups, lowest);
+        let rewards = first_rewards(&batch.groups, fresh, lowest);
         summary.add_step(&sums, &rewards);
         let seen = Step {
             groups,

@@ -22,30 +22,39 @@ use tokio_util::sync::CancellationToken;
 /// Whether a rollout of this seed is right under weights of this version, and whether it ends by itself.
 type Rule = fn(version: u64, seed: u64) -> (bool, bool);
 
-/// Says 7 or 3 by a rule.
+/// As a [`Rule`], with what the rollout says.
+type Says = dyn Fn(u64, u64) -> (&'static str, bool) + Send + Sync;
+
+/// Says 7 or 3, or else, by a rule.
 struct Ruled {
-    rule: Rule,
+    says: Box<Says>,
     version: AtomicU64,
     published: Mutex<Vec<u64>>,
 }
 
 impl Ruled {
     fn new(rule: Rule) -> Arc<Self> {
-        Arc::new(Self { rule, version: AtomicU64::new(0), published: Mutex::default() })
+        Self::saying(move |version, seed| {
+            let (right, ends) = rule(version, seed);
+            (if right { "7" } else { "3" }, ends)
+        })
+    }
+
+    fn saying(says: impl Fn(u64, u64) -> (&'static str, bool) + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self { says: Box::new(says), version: AtomicU64::new(0), published: Mutex::default() })
     }
 }
 
 impl Generator for Ruled {
     async fn generate(&self, request: Request) -> Result<Generation, GeneratorError> {
         let version = self.version.load(Ordering::SeqCst);
-        let (right, ends) = (self.rule)(version, request.seed);
+        let (text, ends) = (self.says)(version, request.seed);
         let sample = |token, place: u64| {
             let logprob = -1.0 - ((request.seed >> place) % 1000) as f32 / 250.0;
             Sampled { token, logprob, version: WeightVersion(version) }
         };
         // In the test vocabulary a printable character has the id of its byte less 33.
-        let digit = if right { b'7' } else { b'3' };
-        let mut sampled = vec![sample(u32::from(digit) - 33, 16)];
+        let mut sampled: Vec<_> = text.bytes().map(|byte| sample(u32::from(byte) - 33, 16)).collect();
         if ends {
             sampled.push(sample(263, 32));
         }
@@ -108,6 +117,32 @@ fn a_batch_is_trained_several_times_over() {
         all.push(weights(&run));
     }
     assert!(all[0] != all[1] && all[1] != all[2] && all[0] != all[2]);
+}
+
+/// A reward of -1 for every letter: -4 in the first batch, which comes again, and -1 in the second but for what cannot be
+/// scored, which is trained with the lowest of all of it, and is said to be.
+#[test]
+fn what_cannot_be_scored_is_told_with_the_reward_that_it_is_trained_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut settings = sync(&model(dir.path()));
+    settings.reward.name = vec!["contract-0-1-reward".into()];
+    settings.reward.weight = vec![-1.0];
+    settings.rollout.max_new_tokens = 8;
+    settings.replay.groups_per_batch = 2;
+    settings.train.max_steps = Some(2);
+    let generator = Ruled::saying(|version, seed| match (version, seed.is_multiple_of(3)) {
+        (0, _) => ("four", true),
+        (_, true) => ("invalid", true),
+        (_, false) => ("7", true),
+    });
+    let (result, _, rows) = go(settings, &generator, None, &dir.path().join("run"));
+    result.unwrap();
+    let of = |step: usize, name: &str| rows[step].values[name];
+    assert_eq!((of(0, "rollout/reward_mean"), of(0, "rollout/invalid_rate")), (-4.0, 0.0));
+    let invalid = of(1, "rollout/invalid_rate");
+    assert!(invalid > 0.0 && invalid < 1.0);
+    let mean = of(1, "rollout/reward_mean");
+    assert!((mean + 1.0 + 3.0 * invalid).abs() < 1e-12, "{mean}");
 }
 
 /// All are right once two steps were made, so that a loss of no advantages is asked for, which this one has no answer to.
