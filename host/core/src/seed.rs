@@ -17,6 +17,8 @@ pub enum Purpose {
     Curriculum { pass: u64 },
     /// Which groups are trained again in one step.
     Replay { step: u64 },
+    /// The order in which groups of this batch and of earlier ones are trained in one step.
+    Mix { step: u64 },
     /// Random initial weights.
     Init,
     /// One evaluation rollout: kept apart so that evaluating does not change training.
@@ -42,6 +44,7 @@ pub fn derive(run: u64, purpose: Purpose) -> u64 {
         Purpose::Part { pass, file } => [9, pass, file, 0],
         Purpose::Curriculum { pass } => [10, pass, 0, 0],
         Purpose::Replay { step } => [11, step, 0, 0],
+        Purpose::Mix { step } => [12, step, 0, 0],
         Purpose::Init => [4, 0, 0, 0],
         Purpose::Eval { row, sample, turn } => [5, row, u64::from(sample), u64::from(turn)],
         Purpose::EvalPlugin { row, sample } => [6, row, u64::from(sample), 0],
@@ -100,6 +103,8 @@ mod tests {
             for row in 0..20 {
                 assert!(seen.insert(derive(run, Purpose::GroupPlugin { group: GroupId(row) })));
                 assert!(seen.insert(derive(run, Purpose::EvalGroupPlugin { row })));
+                assert!(seen.insert(derive(run, Purpose::Replay { step: row })));
+                assert!(seen.insert(derive(run, Purpose::Mix { step: row })));
                 for sample in 0..4 {
                     assert!(seen.insert(derive(run, Purpose::EvalPlugin { row, sample })));
                 }

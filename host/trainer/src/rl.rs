@@ -9,7 +9,7 @@ use crate::held_out::{Best, HeldOut};
 use crate::loss::PolicyLoss;
 use crate::optim::Update;
 use crate::ranks::Ranks;
-use crate::replay::Replay;
+use crate::replay::{Replay, in_order, row_places};
 use crate::report::{Clock, Step, Summary, Times, markdown, zero_advantage_groups};
 use crate::save::{End, conclude, guarded, rescue_model, save_model};
 use crate::shape::{Shaping, min_group, without_truncated};
@@ -235,6 +235,14 @@ fn run<G: Generator>(
         if settings.train.mask_truncated {
             rows = without_truncated(&batch.groups, rows);
             lessons = without_truncated(&batch.groups, lessons);
+        }
+        if !replayed.is_empty() {
+            let mut places = row_places(&batch.groups, &replay.places(step, batch.groups.len()));
+            if settings.train.mask_truncated {
+                places = without_truncated(&batch.groups, places);
+            }
+            rows = in_order(rows, &places);
+            lessons = in_order(lessons, &places);
         }
         let advantages = clock.lap();
         let loss = beside.weigh(loss);

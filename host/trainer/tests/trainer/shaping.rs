@@ -145,6 +145,24 @@ fn what_cannot_be_scored_is_told_with_the_reward_that_it_is_trained_with() {
     assert!((mean + 1.0 + 3.0 * invalid).abs() < 1e-12, "{mean}");
 }
 
+/// Two optimiser steps of four groups each: the first does not have all of the new ones.
+#[test]
+fn replayed_groups_are_mixed_with_new_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut settings = sync(&model(dir.path()));
+    settings.train.steps_per_batch = 2;
+    settings.replay.groups_per_batch = 4;
+    settings.train.mask_truncated = true;
+    settings.train.max_steps = Some(6);
+    let (result, _, rows) = go(settings, &Ruled::new(by_seed), None, &dir.path().join("run"));
+    result.unwrap();
+    // A group has 8 rollouts of 2 tokens, and only those of the weights that it trains count.
+    let new: Vec<f64> = rows.iter().map(|row| row.values["train/on_policy_tokens"] / 16.0).collect();
+    assert_eq!(new[0], 2.0, "the first batch has nothing to replay: {new:?}");
+    assert!(new[1..].iter().any(|&groups| groups > 0.0 && groups < 4.0), "{new:?}");
+    assert!(rows[1..].iter().all(|row| row.values["train/tokens"] == 128.0));
+}
+
 /// All are right once two steps were made, so that a loss of no advantages is asked for, which this one has no answer to.
 #[test]
 fn a_loss_that_fails_stops_the_run_and_what_was_learnt_is_saved() {
