@@ -6,6 +6,7 @@ use crate::checkpoint::{Checkpoints, From};
 use crate::error::TrainError;
 use crate::given::given;
 use crate::held_out::{Best, HeldOut};
+use crate::kl::Reached;
 use crate::loss::PolicyLoss;
 use crate::optim::Update;
 use crate::ranks::Ranks;
@@ -36,15 +37,15 @@ struct State {
     rewards: Vec<(f64, usize)>,
     position: Position,
     /// The weight of the divergence from the reference.
-    kl_coef: f64,
+    kl: Reached,
     /// Groups of the replay buffer.
     replay: Vec<Group>,
 }
 
 impl State {
     fn of(summary: &Summary, position: Position, beside: &Beside<'_>, replay: &Replay) -> Self {
-        let (rewards, kl_coef) = (summary.rewards.clone(), beside.kl.coefficient);
-        Self { summary: summary.clone(), rewards, position, kl_coef, replay: replay.kept() }
+        let (rewards, kl) = (summary.rewards.clone(), beside.kl.reached());
+        Self { summary: summary.clone(), rewards, position, kl, replay: replay.kept() }
     }
 }
 
@@ -162,7 +163,7 @@ fn run<G: Generator>(
     let (mut position, mut replayed) = (None, Vec::new());
     if let Some(checkpoint) = &from.checkpoint {
         let state: State = checkpoint.restore((&mut learner, beside.critic.as_mut()))?;
-        beside.kl.resume(state.kl_coef);
+        beside.kl.resume(state.kl);
         (*summary, position) = (state.summary.resumed(state.rewards), Some(state.position));
         replayed = state.replay;
         publish(&mut learner, &driver, runtime)?;
