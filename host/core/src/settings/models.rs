@@ -1,7 +1,7 @@
 //! Models beside the policy: a reference, a teacher, a critic.
 
 use super::validate::{Found, count, is_empty, number, say};
-use super::{KlIn, Optim, TrainSettings};
+use super::{Agent, KlIn, Optim, TrainSettings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -50,6 +50,13 @@ impl Default for Critic {
     }
 }
 
+/// The plugin that a setting names, of whatever version or place.
+fn names(plugin: &str) -> &str {
+    let name = Path::new(plugin).file_name().and_then(|name| name.to_str());
+    let name = name.and_then(|name| name.split('@').next()).unwrap_or_default();
+    name.strip_suffix(".wasm").unwrap_or(name)
+}
+
 impl TrainSettings {
     /// The model directory of the reference, if there is one.
     pub fn reference(&self) -> Option<&Path> {
@@ -75,9 +82,7 @@ impl TrainSettings {
 
     /// Whether the estimator is the one that learns from a teacher alone, of whatever version or place.
     fn distills(&self) -> bool {
-        let name = Path::new(&self.algo.estimator).file_name().and_then(|name| name.to_str());
-        let name = name.and_then(|name| name.split('@').next()).unwrap_or_default();
-        name.strip_suffix(".wasm").unwrap_or(name) == DISTILL
+        names(&self.algo.estimator) == DISTILL
     }
 
     pub(super) fn check_models(&self, found: &mut Found) {
@@ -113,7 +118,17 @@ impl TrainSettings {
                 say(
                     found,
                     "algo.kl.in",
-                    "is loss, and teacher.model teaches by the reward: leave it out, or name the model with reference.model",
+                    "is loss, and teacher.model teaches by the reward: leave it out, or name the model with \
+                     reference.model",
+                );
+            }
+            let scores = !self.reward.name.is_empty() || names(&self.agent.name) != Agent::default().name;
+            if self.eval.prompts.is_some() && !scores {
+                say(
+                    found,
+                    "eval.prompts",
+                    "is set, and nothing scores what is evaluated, as only training can do without with teacher.model: name a \
+                     reward plugin with reward.name, or leave it out",
                 );
             }
         } else if self.distills() && !self.algo.kl.in_reward() {

@@ -464,6 +464,10 @@ fn each_rule_refuses_what_it_is_for() {
             "algo.kl.in is loss, and teacher.model teaches by the reward",
         ),
         (
+            &[("teacher.model", "t"), ("eval.prompts", "e.jsonl"), ("agent.name", "single-turn@0.1.0")],
+            "eval.prompts is set, and nothing scores what is evaluated",
+        ),
+        (
             &[("algo.estimator", "on-policy-distill")],
             "algo.estimator is on-policy-distill, which learns from a teacher alone: name one with teacher.model",
         ),
@@ -499,6 +503,10 @@ fn a_teacher_implies_the_rest() {
     let own = [("teacher.model", "t"), ("algo.estimator", "reinforce"), ("algo.kl.coef", "0.5")];
     let settings = train(GOOD, &own).expect("loads");
     assert_eq!((settings.algo.estimator.as_str(), settings.algo.kl.coef), ("reinforce", 0.5));
+    for scores in [("reward.name", "math"), ("agent.name", "guess-number")] {
+        let evaluated = [("teacher.model", "t"), ("eval.prompts", "e.jsonl"), scores];
+        train(GOOD, &evaluated).expect("loads").validate().expect("something scores");
+    }
     // What is given is what counts, be it the default without a teacher.
     let grpo = train(GOOD, &[("teacher.model", "t"), ("algo.estimator", "grpo")]).expect("loads");
     assert_eq!(grpo.algo.estimator, "grpo");
