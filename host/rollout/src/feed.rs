@@ -4,7 +4,7 @@ use crate::batches::Plan;
 use molt_core::chat::Task;
 use molt_core::ids::GroupId;
 use molt_core::outcome::Group;
-use molt_core::seed::{Purpose, derive, permutation};
+use molt_core::seed::{Purpose, derive, permutation, unit};
 use molt_core::settings::Curriculum;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -166,7 +166,10 @@ fn next_pass(plan: &Plan, curriculum: &Curriculum, course: &Course) -> Vec<usize
     let drawn = permutation(derive(plan.seed, Purpose::Curriculum { pass: course.pass }), left_out.len());
     for (of, share) in [(Level::Easy, curriculum.easy_share), (Level::Hard, curriculum.hard_share)] {
         let bucket: Vec<usize> = drawn.iter().copied().filter(|row| level(row) == of).collect();
-        let kept = (share * bucket.len() as f64).round() as usize;
+        // One prompt of which two fifths are to come does so in two passes of five.
+        let (whole, pass, is_hard) = (share * bucket.len() as f64, course.pass, of == Level::Hard);
+        let one_more = unit(derive(plan.seed, Purpose::Share { pass, is_hard })) < whole.fract();
+        let kept = whole as usize + usize::from(one_more);
         bucket.iter().skip(kept).for_each(|&row| left_out[row] = true);
     }
     let whole = plan.prompts.order(plan.seed, course.pass, plan.shuffle);
@@ -273,6 +276,30 @@ mod tests {
             pass.iter().copied().filter(|row| row % 10 < 4).collect()
         };
         assert_ne!(easy(&second), easy(&third), "others come in every pass");
+    }
+
+    /// Of one hard prompt no share is a whole number; over many passes it comes as often as its share says.
+    #[test]
+    fn a_bucket_of_one_has_its_share_of_the_passes() {
+        let curriculum = Curriculum { easy_share: 0.3, hard_share: 0.4, ..Curriculum::default() };
+        let plan = plan(5, 1000, Some(curriculum));
+        let mut course = Course {
+            rates: vec![Some(0.5), Some(0.0), Some(1.0), Some(1.0), None],
+            pass: 0,
+            order: vec![0],
+            start: 0,
+            running: BTreeMap::new(),
+        };
+        let (mut hard, mut easy) = (0, 0);
+        for pass in 1..=1000 {
+            course.pass = pass;
+            let order = next_pass(&plan, &curriculum, &course);
+            assert!(order.contains(&0) && order.contains(&4));
+            hard += usize::from(order.contains(&1));
+            easy += usize::from(order.contains(&2)) + usize::from(order.contains(&3));
+        }
+        // 400 and 600 expected; 80 is five standard deviations.
+        assert!(hard.abs_diff(400) < 80 && easy.abs_diff(600) < 80, "{hard} and {easy}");
     }
 
     #[test]
