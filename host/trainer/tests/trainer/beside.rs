@@ -166,7 +166,7 @@ fn a_model_that_gives_no_numbers_is_named() {
     let model = model(dir.path());
     let decoder = Decoder::load(&model).unwrap();
     for (_, norm) in decoder.parameters().iter().filter(|(name, _)| name == "model.norm.weight") {
-        norm.get(0).fill_(f64::NAN);
+        let _ = norm.get(0).fill_(f64::NAN);
     }
     let broken = saved(&decoder, dir.path().join("broken"));
     let run = |name: &str, change: &dyn Fn(&mut TrainSettings)| {
