@@ -83,7 +83,7 @@ fn a_critic_and_its_checkpoint_go_on() {
     assert!(first["critic/loss"].as_f64().unwrap() > 0.0 && first.get("train/loss").is_none(), "{first}");
 }
 
-/// A larger model of the same tokenizer, which likes some tokens much better than others.
+/// A larger model of the same tokenizer, which likes some tokens much better than others. It has no chat template.
 fn teacher(dir: &Path) -> PathBuf {
     let (source, model) = (dir.join("source"), dir.join("teacher"));
     fs::create_dir(&source).unwrap();
@@ -97,6 +97,11 @@ fn teacher(dir: &Path) -> PathBuf {
         .unwrap();
     }
     assert_ok(&molt().args(["init", path(&source), path(&model), "--seed", "5"]).output().unwrap());
+    let file = model.join("tokenizer_config.json");
+    let mut config: serde_json::Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    config.as_object_mut().unwrap().remove("chat_template").expect("a template");
+    fs::write(file, config.to_string()).unwrap();
+    assert!(!model.join("chat_template.jinja").exists());
     model
 }
 

@@ -15,8 +15,12 @@ pub enum Purpose {
     Part { pass: u64, file: u64 },
     /// Which of the easy and the hard prompts come in one pass over the data.
     Curriculum { pass: u64 },
+    /// Whether one more of the easy, or of the hard, prompts comes than the whole number of their share.
+    Share { pass: u64, is_hard: bool },
     /// Which groups are trained again in one step.
     Replay { step: u64 },
+    /// The order in which groups of this batch and of earlier ones are trained in one step.
+    Mix { step: u64 },
     /// Random initial weights.
     Init,
     /// One evaluation rollout: kept apart so that evaluating does not change training.
@@ -41,7 +45,9 @@ pub fn derive(run: u64, purpose: Purpose) -> u64 {
         Purpose::Shuffle { pass } => [3, pass, 0, 0],
         Purpose::Part { pass, file } => [9, pass, file, 0],
         Purpose::Curriculum { pass } => [10, pass, 0, 0],
+        Purpose::Share { pass, is_hard } => [13, pass, u64::from(is_hard), 0],
         Purpose::Replay { step } => [11, step, 0, 0],
+        Purpose::Mix { step } => [12, step, 0, 0],
         Purpose::Init => [4, 0, 0, 0],
         Purpose::Eval { row, sample, turn } => [5, row, u64::from(sample), u64::from(turn)],
         Purpose::EvalPlugin { row, sample } => [6, row, u64::from(sample), 0],
@@ -50,6 +56,11 @@ pub fn derive(run: u64, purpose: Purpose) -> u64 {
     };
     // The run is mixed twice, or run 1 for purpose 2 would be run 2 for purpose 1.
     words.iter().fold(mix(mix(run)), |state, word| mix(state ^ mix(*word)))
+}
+
+/// A number from 0 to below 1, uniform over seeds.
+pub fn unit(seed: u64) -> f64 {
+    (mix(seed) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
 /// A random order of `0..len` (Fisher–Yates), the same for the same seed on every machine.
@@ -100,6 +111,11 @@ mod tests {
             for row in 0..20 {
                 assert!(seen.insert(derive(run, Purpose::GroupPlugin { group: GroupId(row) })));
                 assert!(seen.insert(derive(run, Purpose::EvalGroupPlugin { row })));
+                assert!(seen.insert(derive(run, Purpose::Replay { step: row })));
+                assert!(seen.insert(derive(run, Purpose::Mix { step: row })));
+                for is_hard in [false, true] {
+                    assert!(seen.insert(derive(run, Purpose::Share { pass: row, is_hard })));
+                }
                 for sample in 0..4 {
                     assert!(seen.insert(derive(run, Purpose::EvalPlugin { row, sample })));
                 }
@@ -107,6 +123,17 @@ mod tests {
             assert!(seen.insert(derive(run, Purpose::Init)));
             assert!(seen.insert(derive(run, Purpose::Shuffle { pass: 0 })));
         }
+    }
+
+    #[test]
+    fn numbers_are_spread_over_the_unit() {
+        let mut counts = [0_u32; 10];
+        for pass in 0..10_000 {
+            let number = unit(derive(3, Purpose::Share { pass, is_hard: pass % 2 == 0 }));
+            counts[(number * 10.0) as usize] += 1;
+        }
+        // 1000 expected of each; 150 is five standard deviations.
+        assert!(counts.iter().all(|n| n.abs_diff(1000) < 150), "{counts:?}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::batches::Plan;
 use molt_core::chat::Task;
 use molt_core::ids::GroupId;
 use molt_core::outcome::Group;
-use molt_core::seed::{Purpose, derive, permutation};
+use molt_core::seed::{Purpose, derive, permutation, unit};
 use molt_core::settings::Curriculum;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -54,7 +54,8 @@ impl Feed {
         Self { plan, pass: 0, order, course }
     }
 
-    /// Goes on from where another feed of the same prompts was. Without a record a curriculum starts at the group `next`.
+    /// Goes on from where another feed of the same prompts was. Without a record a curriculum starts at the group `next`,
+    /// and groups before it have the prompts that they have without one.
     pub(crate) fn resume(plan: Plan, course: Option<Course>, next: u64) -> Self {
         let mut feed = Self::new(plan);
         if let Some(own) = &mut feed.course {
@@ -87,23 +88,29 @@ impl Feed {
 
     fn row(&mut self, id: GroupId) -> usize {
         let Self { plan, pass, order, course } = self;
-        let (Some(curriculum), Some(course)) = (&plan.curriculum, course) else {
+        let mut plain = || {
             let rows = plan.prompts.rows.len() as u64;
             if id.0 / rows != *pass {
                 *pass = id.0 / rows;
                 *order = plan.prompts.order(plan.seed, *pass, plan.shuffle);
             }
-            return order[(id.0 % rows) as usize];
+            order[(id.0 % rows) as usize]
         };
+        let (Some(curriculum), Some(course)) = (&plan.curriculum, course) else { return plain() };
         if let Some(row) = course.running.get(&id) {
             return *row;
         }
-        while id.0.saturating_sub(course.start) >= course.order.len() as u64 {
-            course.start += course.order.len() as u64;
-            course.pass += 1;
-            course.order = next_pass(plan, curriculum, course);
-        }
-        let row = course.order[id.0.saturating_sub(course.start) as usize];
+        // Of those that a curriculum has begun the row is known: this one was in flight before there was any.
+        let row = if id.0 < course.start {
+            plain()
+        } else {
+            while id.0 - course.start >= course.order.len() as u64 {
+                course.start += course.order.len() as u64;
+                course.pass += 1;
+                course.order = next_pass(plan, curriculum, course);
+            }
+            course.order[(id.0 - course.start) as usize]
+        };
         course.running.insert(id, row);
         row
     }
@@ -159,7 +166,10 @@ fn next_pass(plan: &Plan, curriculum: &Curriculum, course: &Course) -> Vec<usize
     let drawn = permutation(derive(plan.seed, Purpose::Curriculum { pass: course.pass }), left_out.len());
     for (of, share) in [(Level::Easy, curriculum.easy_share), (Level::Hard, curriculum.hard_share)] {
         let bucket: Vec<usize> = drawn.iter().copied().filter(|row| level(row) == of).collect();
-        let kept = (share * bucket.len() as f64).round() as usize;
+        // One prompt of which two fifths are to come does so in two passes of five.
+        let (whole, pass, is_hard) = (share * bucket.len() as f64, course.pass, of == Level::Hard);
+        let one_more = unit(derive(plan.seed, Purpose::Share { pass, is_hard })) < whole.fract();
+        let kept = whole as usize + usize::from(one_more);
         bucket.iter().skip(kept).for_each(|&row| left_out[row] = true);
     }
     let whole = plan.prompts.order(plan.seed, course.pass, plan.shuffle);
@@ -268,6 +278,30 @@ mod tests {
         assert_ne!(easy(&second), easy(&third), "others come in every pass");
     }
 
+    /// Of one hard prompt no share is a whole number; over many passes it comes as often as its share says.
+    #[test]
+    fn a_bucket_of_one_has_its_share_of_the_passes() {
+        let curriculum = Curriculum { easy_share: 0.3, hard_share: 0.4, ..Curriculum::default() };
+        let plan = plan(5, 1000, Some(curriculum));
+        let mut course = Course {
+            rates: vec![Some(0.5), Some(0.0), Some(1.0), Some(1.0), None],
+            pass: 0,
+            order: vec![0],
+            start: 0,
+            running: BTreeMap::new(),
+        };
+        let (mut hard, mut easy) = (0, 0);
+        for pass in 1..=1000 {
+            course.pass = pass;
+            let order = next_pass(&plan, &curriculum, &course);
+            assert!(order.contains(&0) && order.contains(&4));
+            hard += usize::from(order.contains(&1));
+            easy += usize::from(order.contains(&2)) + usize::from(order.contains(&3));
+        }
+        // 400 and 600 expected; 80 is five standard deviations.
+        assert!(hard.abs_diff(400) < 80 && easy.abs_diff(600) < 80, "{hard} and {easy}");
+    }
+
     #[test]
     fn easy_prompts_come_first_and_nothing_to_prefer_is_no_end() {
         let curriculum = Curriculum { easy_first: true, ..Curriculum::default() };
@@ -327,5 +361,36 @@ mod tests {
         let mut pass = rows(&mut feed, 6..9);
         pass.sort_unstable();
         assert_eq!(pass, [0, 1, 2]);
+    }
+
+    /// Groups in flight have the prompts that they had, and what becomes of them counts.
+    #[test]
+    fn a_curriculum_that_is_turned_on_leaves_groups_in_flight_what_they_are() {
+        let mut before = Feed::new(plan(10, 4, None));
+        let all: Vec<Task> = (0..26).map(|id| before.task(GroupId(id))).collect();
+        assert_eq!(before.course(), None);
+        let curriculum = Curriculum { easy_first: true, ..Curriculum::default() };
+        // 18 and 19 are of the second pass, 20 and 25 of the third.
+        let in_flight = [18, 19, 20, 25];
+        let mut feed = Feed::resume(plan(10, 4, Some(curriculum)), None, 26);
+        for id in in_flight {
+            assert_eq!(feed.task(GroupId(id)), all[id as usize], "group {id}");
+        }
+        let course = feed.course();
+        let mut pass = rows(&mut feed, 26..36);
+        pass.sort_unstable();
+        assert_eq!(pass, (0..10).collect::<Vec<_>>(), "and then a pass has all");
+        // Once more, before any has ended.
+        let mut again = Feed::resume(plan(10, 4, Some(curriculum)), course, 26);
+        for id in in_flight {
+            let task = again.task(GroupId(id));
+            assert_eq!(task, all[id as usize], "group {id}");
+            again.ended(&ended(id, &task, &[true, true]));
+        }
+        let different: std::collections::BTreeSet<_> =
+            in_flight.iter().map(|id| &all[*id as usize].id).collect();
+        let seen = different.len();
+        assert!(seen > 1);
+        assert_eq!(again.buckets(), Some(Buckets { easy: seen, unseen: 10 - seen, ..Buckets::default() }));
     }
 }

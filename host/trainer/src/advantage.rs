@@ -64,6 +64,13 @@ pub fn rewards(groups: &[Group], lowest: f64) -> Vec<f64> {
     finished(groups).map(|t| t.reward.value(lowest)).collect()
 }
 
+/// Of the [`rewards`] of a batch those of its first `count` groups.
+pub fn first_rewards(groups: &[Group], count: usize, lowest: f64) -> Vec<f64> {
+    let mut all = rewards(groups, lowest);
+    all.truncate(finished(&groups[..count]).count());
+    all
+}
+
 /// The lower of `lowest` and the lowest score of the batch.
 fn lowest_of(groups: &[Group], lowest: f64) -> f64 {
     let scored = finished(groups).filter_map(|t| match t.reward {
@@ -221,6 +228,7 @@ mod tests {
     fn an_output_that_cannot_be_scored_gets_the_lowest_reward() {
         assert_eq!(rewards(&groups(), 0.0), [1.0, -0.5, -0.5]);
         assert_eq!(rewards(&groups(), -2.0), [1.0, -2.0, -0.5]);
+        assert_eq!(first_rewards(&groups(), 2, 0.0), [1.0, -0.5], "the lowest of all, not only of those");
     }
 
     #[test]

@@ -81,6 +81,10 @@ pub enum TrainError {
          the steps before"
     )]
     LogprobNotFinite { step: u64 },
+    #[error("at step {step} the {model} gives a token a {what} that is no number: {help}")]
+    NoNumber { step: u64, model: &'static str, what: &'static str, help: &'static str },
+    #[error("the weights are no finite numbers any more")]
+    WeightsNotFinite,
     #[error(
         "rank {rank} has other {what} than rank 0: every rank needs the same command line, settings file and model"
     )]
@@ -122,4 +126,17 @@ pub enum TrainError {
     Write { path: PathBuf, source: std::io::Error },
     #[error(transparent)]
     Observe(#[from] ObserveError),
+}
+
+impl TrainError {
+    /// Whether ranks may be lost, or be in the middle of something else, so that nothing more can be asked of them.
+    pub(crate) fn loses_ranks(&self) -> bool {
+        match self {
+            Self::RanksSilent { .. } | Self::Torch(_) | Self::Order(_) => true,
+            // Found by one rank, while the others wait for it.
+            Self::Tensors(_) | Self::Routing => true,
+            Self::Save { source, .. } => source.loses_ranks(),
+            _ => false,
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! The weight of the divergence from a reference, which may be moved so that the divergence comes near a target.
 
 use molt_core::settings::Kl;
+use serde::{Deserialize, Serialize};
 
 /// The weight is moved by this share at most, once in a horizon.
 const MOST: f64 = 0.2;
@@ -12,21 +13,37 @@ const HORIZON: f64 = 10_000.0;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct KlWeight {
     pub(crate) coefficient: f64,
+    /// That of the settings.
+    start: f64,
     target: Option<f64>,
     horizon: f64,
 }
 
+/// What a checkpoint holds of it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Reached {
+    coefficient: f64,
+    /// What an adaptive one started from.
+    start: Option<f64>,
+}
+
 impl From<&Kl> for KlWeight {
     fn from(kl: &Kl) -> Self {
-        Self { coefficient: kl.coef, target: kl.target, horizon: kl.horizon.unwrap_or(HORIZON) }
+        let (coefficient, horizon) = (kl.coef, kl.horizon.unwrap_or(HORIZON));
+        Self { coefficient, start: coefficient, target: kl.target, horizon }
     }
 }
 
 impl KlWeight {
-    /// Goes on with the coefficient that a run had come to. A fixed one is what the settings say now.
-    pub(crate) fn resume(&mut self, coefficient: f64) {
-        if self.target.is_some() {
-            self.coefficient = coefficient;
+    pub(crate) fn reached(&self) -> Reached {
+        Reached { coefficient: self.coefficient, start: self.target.map(|_| self.start) }
+    }
+
+    /// Goes on with the coefficient that an adaptive one had come to from the same start. A fixed one is what the settings
+    /// say now, and so is one that starts from another, or that was fixed before.
+    pub(crate) fn resume(&mut self, reached: Reached) {
+        if self.target.is_some() && reached.start == Some(self.start) {
+            self.coefficient = reached.coefficient;
         }
     }
 
@@ -77,14 +94,25 @@ mod tests {
 
     #[test]
     fn without_a_target_it_stays_and_is_that_of_the_settings() {
-        let mut weight = KlWeight::from(&Kl { coef: 0.1, ..Kl::default() });
-        weight.update(7.0, 128);
-        weight.resume(0.9);
-        assert_eq!(weight.coefficient, 0.1);
-        let mut adaptive = KlWeight::from(&Kl { coef: 0.1, target: Some(1.0), ..Kl::default() });
+        let weight = |coef, target: Option<f64>| KlWeight::from(&Kl { coef, target, ..Kl::default() });
+        let mut fixed = weight(0.1, None);
+        fixed.update(7.0, 128);
+        assert_eq!(fixed.coefficient, 0.1);
+        let mut adaptive = weight(0.1, Some(1.0));
         adaptive.update(7.0, 128);
-        assert!((adaptive.coefficient - 0.1 * (1.0 + 0.2 * 0.0128)).abs() < 1e-15);
-        adaptive.resume(0.9);
-        assert_eq!(adaptive.coefficient, 0.9);
+        let moved = adaptive.coefficient;
+        assert!((moved - 0.1 * (1.0 + 0.2 * 0.0128)).abs() < 1e-15);
+        for (now, before, want) in [
+            (weight(0.1, Some(1.0)), &adaptive, moved),
+            (weight(0.1, Some(2.0)), &adaptive, moved),
+            (weight(0.1, None), &adaptive, 0.1),
+            (weight(0.5, Some(1.0)), &adaptive, 0.5),
+            (weight(0.5, Some(1.0)), &fixed, 0.5),
+            (weight(0.5, None), &fixed, 0.5),
+        ] {
+            let mut resumed = now;
+            resumed.resume(before.reached());
+            assert_eq!(resumed.coefficient, want, "{now:?} after {before:?}");
+        }
     }
 }

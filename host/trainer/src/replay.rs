@@ -40,10 +40,29 @@ impl Replay {
         }
     }
 
+    /// Where each of the groups of a step comes in its optimiser steps. Replayed ones are its last, and would have an
+    /// optimiser step of their own.
+    pub(crate) fn places(&self, step: u64, groups: usize) -> Vec<usize> {
+        permutation(derive(self.seed, Purpose::Mix { step }), groups)
+    }
+
     /// What a checkpoint holds.
     pub(crate) fn kept(&self) -> Vec<Group> {
         self.kept.iter().cloned().collect()
     }
+}
+
+/// The places of the rows of `groups`, of which each has one for every segment: those of its group.
+pub(crate) fn row_places(groups: &[Group], places: &[usize]) -> Vec<usize> {
+    let rows = |group: &Group| group.finished().map(|trajectory| trajectory.segments.len()).sum();
+    groups.iter().zip(places).flat_map(|(group, &place)| std::iter::repeat_n(place, rows(group))).collect()
+}
+
+/// Rows in the order of their places; those of one place stay as they are.
+pub(crate) fn in_order<T>(rows: Vec<T>, places: &[usize]) -> Vec<T> {
+    let mut rows: Vec<(usize, T)> = places.iter().copied().zip(rows).collect();
+    rows.sort_by_key(|(place, _)| *place);
+    rows.into_iter().map(|(_, row)| row).collect()
 }
 
 #[cfg(test)]
@@ -76,6 +95,16 @@ mod tests {
         assert_eq!(drawn.iter().flatten().collect::<BTreeSet<_>>().len(), 5, "each comes some time");
         let again = Replay::new(settings, 1, replay.kept());
         assert_eq!(ids(&again.draw(3)), drawn[0], "a step draws the same after a restart");
+    }
+
+    #[test]
+    fn groups_of_a_step_are_mixed_and_their_rows_stay_together() {
+        let settings = settings::Replay { groups_per_batch: 3, capacity: 5 };
+        let replay = Replay::new(settings, 1, Vec::new());
+        let all: BTreeSet<Vec<usize>> = (0..200).map(|step| replay.places(step, 3)).collect();
+        assert_eq!(all.len(), 6, "every order comes some time");
+        assert_eq!(in_order(vec!['a', 'b', 'c', 'd', 'e'], &[2, 2, 0, 1, 1]), ['c', 'd', 'e', 'a', 'b']);
+        assert!(in_order(Vec::<u8>::new(), &[1, 0]).is_empty(), "without a critic there are no lessons");
     }
 
     #[test]

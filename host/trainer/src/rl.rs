@@ -1,21 +1,22 @@
 //! Reinforcement learning: the loop, from prompts to weights.
 
-use crate::advantage::{advantages, rewards};
+use crate::advantage::{advantages, first_rewards};
 use crate::beside::{Beside, parts};
 use crate::checkpoint::{Checkpoints, From};
 use crate::error::TrainError;
 use crate::given::given;
 use crate::held_out::{Best, HeldOut};
+use crate::kl::Reached;
 use crate::loss::PolicyLoss;
 use crate::optim::Update;
 use crate::ranks::Ranks;
-use crate::replay::Replay;
+use crate::replay::{Replay, in_order, row_places};
 use crate::report::{Clock, Step, Summary, Times, markdown, zero_advantage_groups};
-use crate::save::{End, conclude, guarded, save_model};
+use crate::save::{End, conclude, guarded, rescue_model, save_model};
 use crate::shape::{Shaping, min_group, without_truncated};
 use crate::step::{Layout, Learner, PolicyRow, PolicySums};
 use molt_core::outcome::{Dropped, Group};
-use molt_core::settings::{Curriculum, FilterBy, Importance, Model, Train, TrainSettings};
+use molt_core::settings::{Curriculum, FilterBy, Importance, Train, TrainSettings};
 use molt_core::trajectory::Segment;
 use molt_generator::{Generator, WeightUpdate};
 use molt_model::Weights;
@@ -36,15 +37,15 @@ struct State {
     rewards: Vec<(f64, usize)>,
     position: Position,
     /// The weight of the divergence from the reference.
-    kl_coef: f64,
+    kl: Reached,
     /// Groups of the replay buffer.
     replay: Vec<Group>,
 }
 
 impl State {
     fn of(summary: &Summary, position: Position, beside: &Beside<'_>, replay: &Replay) -> Self {
-        let (rewards, kl_coef) = (summary.rewards.clone(), beside.kl.coefficient);
-        Self { summary: summary.clone(), rewards, position, kl_coef, replay: replay.kept() }
+        let (rewards, kl) = (summary.rewards.clone(), beside.kl.reached());
+        Self { summary: summary.clone(), rewards, position, kl, replay: replay.kept() }
     }
 }
 
@@ -74,7 +75,8 @@ pub struct Training<G: Generator> {
 
 /// Runs to the end of the data, or to `train.max_steps`, and saves the model to `model/` in the run directory.
 /// Returns what `summary.json` holds, and whether the run was interrupted by `stop`. A run that fails says in its directory why, and what it reached.
-/// When `stop` is cancelled the run ends before its next batch, with the model saved as it is.
+/// When `stop` is cancelled the run ends before its next batch, with the model saved as it is. So is that of a run that
+/// fails once it has begun, unless its ranks are lost or its weights are no numbers.
 ///
 /// Blocks the calling thread, which does all tensor work; rollouts go on in `runtime` meanwhile.
 ///
@@ -88,8 +90,19 @@ pub fn train<G: Generator>(
 ) -> Result<(Summary, End), TrainError> {
     let started = Instant::now();
     let mut summary = Summary::new(training.settings.run.seed);
-    let result = guarded(|| run(training, run_dir, (runtime, stop), started, &mut summary));
+    let (model, has_ranks) = (training.settings.model.clone(), training.ranks.is_some());
+    let mut learner = None;
+    let result = guarded(|| run(training, run_dir, (runtime, stop), started, (&mut summary, &mut learner)));
     summary.clock(started);
+    if let (Err(error), Some(learner)) = (&result, &mut learner)
+        && !(has_ranks && error.loses_ranks())
+    {
+        let dir = run_dir.path().join("model");
+        // The error that stopped the run matters more than one in keeping what it learnt.
+        if let Err(error) = guarded(|| rescue_model(learner, &model, &dir)) {
+            let _ = run_dir.event(&format!("the model could not be saved: {error}"));
+        }
+    }
     let end = conclude(run_dir, result, &summary)?;
     Ok((summary, end))
 }
@@ -99,7 +112,7 @@ fn run<G: Generator>(
     run_dir: &mut RunDir,
     (runtime, stop): (&Handle, &CancellationToken),
     started: Instant,
-    summary: &mut Summary,
+    (summary, began): (&mut Summary, &mut Option<Learner>),
 ) -> Result<End, TrainError> {
     let Training {
         settings,
@@ -137,6 +150,13 @@ fn run<G: Generator>(
     learner.balance_experts(settings.moe.router_aux_coef)?;
     let mut beside = Beside::new(&settings, ranks.as_ref(), others, planned)?;
     let progress = Progress::new(Some(planned), "train");
+    if warming_up >= planned && warming_up > 0 {
+        let note = format!(
+            "critic.warmup_steps is {warming_up}, and the run has {planned} batches at most: the policy is not trained"
+        );
+        progress.note(&note);
+        run_dir.event(&note)?;
+    }
     let mut best = Best::open(run_dir.path(), settings.train.keep_best.as_deref());
     let mut eval = |run_dir: &mut RunDir, learner: &mut Learner, step| -> Result<_, TrainError> {
         let Some(held_out) = &held_out else { return Ok(None) };
@@ -150,7 +170,7 @@ fn run<G: Generator>(
     let (mut position, mut replayed) = (None, Vec::new());
     if let Some(checkpoint) = &from.checkpoint {
         let state: State = checkpoint.restore((&mut learner, beside.critic.as_mut()))?;
-        beside.kl.resume(state.kl_coef);
+        beside.kl.resume(state.kl);
         (*summary, position) = (state.summary.resumed(state.rewards), Some(state.position));
         replayed = state.replay;
         publish(&mut learner, &driver, runtime)?;
@@ -160,6 +180,8 @@ fn run<G: Generator>(
     if settings.train.eval_at_start && from.checkpoint.is_none() {
         summary.held_out_accuracy_before = eval(run_dir, &mut learner, 0)?;
     }
+    // From here on there is something to lose.
+    let learner = began.insert(learner);
 
     let mut batches = {
         let _in_runtime = runtime.enter();
@@ -194,7 +216,7 @@ fn run<G: Generator>(
             Ok(Some(batch)) => batch,
             Ok(None) => break,
             Err(error) => {
-                keep(&mut batches, &mut learner, &settings.model, summary, run_dir)?;
+                record_dropped(&batches.take_dropped(), summary, run_dir)?;
                 return Err(error.into());
             }
         };
@@ -205,19 +227,14 @@ fn run<G: Generator>(
         let shaped = shaping.apply(&mut batch.groups);
         let lowest = settings.reward.lowest;
         let replayed = replay.draw(step);
-        replay.keep(&batch.groups);
         let fresh = batch.groups.len();
         batch.groups.extend(replayed);
         let (groups, replayed) = batch.groups.split_at(fresh);
-        let said = beside.look(&mut learner, &batch.groups)?;
+        let said = beside.look(learner, &batch.groups, step)?;
         let asked = advantages(&estimator, &traits, &parameters, (&batch.groups, &said), lowest);
         let (mut rows, returns) = match runtime.block_on(asked) {
             Ok(answer) => answer,
-            Err(failure) => {
-                // Nor with an estimator that has no answer.
-                save_model(&mut learner, &settings.model, &run_dir.path().join("model"))?;
-                return Err(TrainError::Estimator { step, source: Box::new(failure) });
-            }
+            Err(failure) => return Err(TrainError::Estimator { step, source: Box::new(failure) }),
         };
         said.attach(&mut rows);
         let mut lessons = said.lessons(&rows, &returns);
@@ -226,11 +243,27 @@ fn run<G: Generator>(
             rows = without_truncated(&batch.groups, rows);
             lessons = without_truncated(&batch.groups, lessons);
         }
+        if !replayed.is_empty() {
+            let mut places = row_places(&batch.groups, &replay.places(step, batch.groups.len()));
+            if settings.train.mask_truncated {
+                places = without_truncated(&batch.groups, places);
+            }
+            rows = in_order(rows, &places);
+            lessons = in_order(lessons, &places);
+        }
         let advantages = clock.lap();
         let loss = beside.weigh(loss);
         let is_warming_up = beside.is_warming_up(summary.steps);
-        if loss.importance == Importance::Old && steps_of_a_batch > 1 && !is_warming_up {
-            remember(&mut rows, &mut learner)?;
+        // A plugin is promised them, whatever the host's losses compare with.
+        let needs_old = loss.importance == Importance::Old || plugin.is_some();
+        if needs_old && steps_of_a_batch > 1 && !is_warming_up {
+            remember(&mut rows, learner)?;
+        }
+        if rows.is_empty() {
+            let note =
+                "every rollout is truncated, which train.mask_truncated leaves out: nothing was learnt";
+            progress.note(&format!("step {step}: {note}"));
+            run_dir.event(&format!("step {step}: {note}"))?;
         }
         let mut sums = PolicySums::default();
         let mut update = Update::default();
@@ -239,22 +272,26 @@ fn run<G: Generator>(
             let seen;
             (seen, update) = match &plugin {
                 Some(plugin) => {
-                    let rows = given(part, plugin, &mut learner, (runtime, step))?;
+                    let rows = given(part, plugin, learner, (runtime, step))?;
                     learner.policy_step(&rows, &loss)?
                 }
                 None => learner.policy_step(part, &loss)?,
             };
             sums.add(&seen);
         }
-        let of_others = beside.learn(&lessons, &said, &sums)?;
+        let of_others = beside.learn(&lessons, &said, &sums, is_warming_up)?;
         let train = clock.lap();
         if !is_warming_up {
-            publish(&mut learner, &driver, runtime)?;
+            publish(learner, &driver, runtime)?;
         }
         batches.published(learner.version());
+        // What was not trained has no place among what is to be trained again.
+        if learner.version() > version {
+            replay.keep(groups);
+        }
         let times = Times { between, generate_wait, advantages, train, publish: clock.lap() };
 
-        let rewards = rewards(groups, lowest);
+        let rewards = first_rewards(&batch.groups, fresh, lowest);
         summary.add_step(&sums, &rewards);
         let seen = Step {
             groups,
@@ -285,7 +322,6 @@ fn run<G: Generator>(
             run_dir.event(&format!("step {step}: {note}"))?;
         }
         if settings.algo.correction.max_masked_batches.is_some_and(|most| summary.masked_in_a_row >= most) {
-            save_model(&mut learner, &settings.model, &run_dir.path().join("model"))?;
             let (low, high) = settings.algo.correction.band();
             return Err(TrainError::Masked { step, batches: summary.masked_in_a_row, low, high });
         }
@@ -297,17 +333,17 @@ fn run<G: Generator>(
             unwritten = Some((step, batch.groups));
         }
         if settings.train.eval_every.is_some_and(|every| step.is_multiple_of(every)) {
-            summary.held_out_accuracy_after = eval(run_dir, &mut learner, step)?;
+            summary.held_out_accuracy_after = eval(run_dir, learner, step)?;
         }
         summary.clock(started);
         if checkpoints.due(step, false) {
             match runtime.block_on(batches.position()) {
                 Ok(position) => {
                     let state = State::of(summary, position, &beside, &replay);
-                    checkpoints.save((&mut learner, beside.critic.as_mut()), step, &state)?;
+                    checkpoints.save((&mut *learner, beside.critic.as_mut()), step, &state)?;
                 }
                 Err(error) => {
-                    keep(&mut batches, &mut learner, &settings.model, summary, run_dir)?;
+                    record_dropped(&batches.take_dropped(), summary, run_dir)?;
                     return Err(error.into());
                 }
             }
@@ -317,7 +353,7 @@ fn run<G: Generator>(
         // A pool that has failed by now has nothing to go on from, and the run ends anyway.
         if let Ok(position) = runtime.block_on(batches.position()) {
             let state = State::of(summary, position, &beside, &replay);
-            checkpoints.save((&mut learner, beside.critic.as_mut()), summary.steps, &state)?;
+            checkpoints.save((&mut *learner, beside.critic.as_mut()), summary.steps, &state)?;
         }
     }
     record_dropped(&batches.take_dropped(), summary, run_dir)?;
@@ -328,11 +364,11 @@ fn run<G: Generator>(
     if let Some((step, groups)) = unwritten {
         run_dir.trajectories(step, &markdown(step, &groups))?;
     }
-    save_model(&mut learner, &settings.model, &run_dir.path().join("model"))?;
+    save_model(learner, &settings.model, &run_dir.path().join("model"))?;
     let evaluated = settings.train.eval_every.is_some_and(|every| summary.steps.is_multiple_of(every))
         && summary.held_out_accuracy_after.is_some();
     if end == End::Finished && !evaluated {
-        summary.held_out_accuracy_after = eval(run_dir, &mut learner, summary.steps)?;
+        summary.held_out_accuracy_after = eval(run_dir, learner, summary.steps)?;
     }
     progress.done();
     // An evaluation that was asked to stop gave no accuracy.
@@ -346,18 +382,6 @@ fn remember(rows: &mut [PolicyRow<'_>], learner: &mut Learner) -> Result<(), Tra
         row.old = Some(old);
     }
     Ok(())
-}
-
-/// What was learned is not lost with rollouts that cannot go on.
-fn keep<G: Generator>(
-    batches: &mut Batches<G>,
-    learner: &mut Learner,
-    model: &Model,
-    summary: &mut Summary,
-    run_dir: &RunDir,
-) -> Result<(), TrainError> {
-    record_dropped(&batches.take_dropped(), summary, run_dir)?;
-    save_model(learner, model, &run_dir.path().join("model"))
 }
 
 /// Gives the generator the weights as they are.

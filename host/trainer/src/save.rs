@@ -10,6 +10,7 @@ use serde::Serialize;
 use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use tch::Tensor;
 
 /// Writes weights, configuration, tokenizer and chat template to `dir`, as a directory that can be loaded again. An
 /// adapter is merged into the weights, and written by itself to `adapter` beside `dir`.
@@ -19,7 +20,31 @@ pub(crate) fn save_model(
     dir: &Path,
 ) -> Result<(), TrainError> {
     let parameters = learner.parameters()?;
-    save(learner.config(), &parameters, dir)?;
+    write_model(learner, &parameters, model, dir)
+}
+
+/// As [`save_model`], for a run that has failed. Weights that are no numbers are not worth a file, and what is in `dir`
+/// may be better.
+pub(crate) fn rescue_model(
+    learner: &mut Learner,
+    model: &settings::Model,
+    dir: &Path,
+) -> Result<(), TrainError> {
+    let parameters = learner.parameters()?;
+    let is_finite = |tensor: &Tensor| tensor.isfinite().all().int64_value(&[]) == 1;
+    match parameters.iter().all(|(_, tensor)| is_finite(tensor)) {
+        true => write_model(learner, &parameters, model, dir),
+        false => Err(TrainError::WeightsNotFinite),
+    }
+}
+
+fn write_model(
+    learner: &mut Learner,
+    parameters: &[(String, Tensor)],
+    model: &settings::Model,
+    dir: &Path,
+) -> Result<(), TrainError> {
+    save(learner.config(), parameters, dir)?;
     if let Some(adapter) = learner.adapter().cloned() {
         adapter.save(&learner.trainable()?, &model.path, &dir.with_file_name("adapter"))?;
     }

@@ -3,7 +3,7 @@
 use super::Model;
 use crate::stop::{OrStop, Stop};
 use molt_core::settings::TrainSettings;
-use molt_model::{Chat, Weights};
+use molt_model::{Tokenizer, Weights};
 use std::path::Path;
 
 /// The weights of the reference, or of the teacher, if the run has one.
@@ -31,12 +31,13 @@ fn open(key: &str, path: &Path, settings: &TrainSettings, model: &Model) -> Resu
     if path == model.path {
         return Ok(weights);
     }
-    let chat = Chat::load(path, settings.model.chat_template.as_deref()).or_user(
+    // It reads tokens, and needs no chat template.
+    let tokenizer = Tokenizer::load(path).or_user(
         unusable(),
         format!("{key} needs its tokenizer.json, to be compared with that of model.path"),
     )?;
     let refused = |why: String, help: &str| Err(Stop::user(format!("{}: {why}", unusable()), help));
-    if let Some(token) = model.chat.tokenizer().first_difference(chat.tokenizer()) {
+    if let Some(token) = model.chat.tokenizer().first_difference(&tokenizer) {
         let why =
             format!("its tokenizer is another: token {token} of that of model.path is not the same in it");
         return refused(why, "take a model with the tokenizer of the policy, of whatever size");

@@ -14,9 +14,9 @@ pub trait Settings: Serialize + DeserializeOwned + JsonSchema + Default {
     /// All problems together.
     fn validate(&self) -> Result<(), SettingsError>;
 
-    /// With what some settings imply of others.
+    /// With what some settings imply of others that were not given.
     #[must_use]
-    fn resolved(self) -> Self {
+    fn resolved(self, _is_given: impl Fn(&str) -> bool) -> Self {
         self
     }
 
@@ -34,8 +34,8 @@ impl Settings for TrainSettings {
         none_of(self.problems())
     }
 
-    fn resolved(self) -> Self {
-        self.with_teacher()
+    fn resolved(self, is_given: impl Fn(&str) -> bool) -> Self {
+        self.with_teacher(is_given)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Models beside the policy: a reference, a teacher, a critic.
 
 use super::validate::{Found, count, is_empty, number, say};
-use super::{Optim, TrainSettings};
+use super::{Agent, KlIn, Optim, TrainSettings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -50,6 +50,13 @@ impl Default for Critic {
     }
 }
 
+/// The plugin that a setting names, of whatever version or place.
+fn names(plugin: &str) -> &str {
+    let name = Path::new(plugin).file_name().and_then(|name| name.to_str());
+    let name = name.and_then(|name| name.split('@').next()).unwrap_or_default();
+    name.strip_suffix(".wasm").unwrap_or(name)
+}
+
 impl TrainSettings {
     /// The model directory of the reference, if there is one.
     pub fn reference(&self) -> Option<&Path> {
@@ -57,26 +64,25 @@ impl TrainSettings {
         (self.algo.kl.coef > 0.0).then(|| other.unwrap_or(&self.model.path).as_path())
     }
 
-    /// What a teacher implies.
-    pub(super) fn with_teacher(mut self) -> Self {
+    /// What a teacher implies of what was not given.
+    pub(super) fn with_teacher(mut self, is_given: impl Fn(&str) -> bool) -> Self {
         if self.teacher.model.is_some() {
-            let default = Self::default().algo;
-            if self.algo.estimator == default.estimator {
+            if !is_given("algo.estimator") {
                 self.algo.estimator = DISTILL.to_owned();
             }
-            if self.algo.kl.coef == default.kl.coef {
+            if !is_given("algo.kl.coef") {
                 self.algo.kl.coef = 1.0;
             }
-            self.algo.kl.r#in = super::KlIn::Reward;
+            if !is_given("algo.kl.in") && self.algo.kl.coef != 0.0 {
+                self.algo.kl.r#in = KlIn::Reward;
+            }
         }
         self
     }
 
     /// Whether the estimator is the one that learns from a teacher alone, of whatever version or place.
     fn distills(&self) -> bool {
-        let name = Path::new(&self.algo.estimator).file_name().and_then(|name| name.to_str());
-        let name = name.and_then(|name| name.split('@').next()).unwrap_or_default();
-        name.strip_suffix(".wasm").unwrap_or(name) == DISTILL
+        names(&self.algo.estimator) == DISTILL
     }
 
     pub(super) fn check_models(&self, found: &mut Found) {
@@ -101,7 +107,31 @@ impl TrainSettings {
                 "is set, and does nothing while algo.kl.coef is 0: give a weight, such as 0.01",
             );
         }
-        if self.distills() && !self.algo.kl.in_reward() {
+        if self.teacher.model.is_some() {
+            if self.algo.kl.coef == 0.0 {
+                say(
+                    found,
+                    "algo.kl.coef",
+                    "is 0, and with it nothing is learnt from teacher.model: leave one of them out",
+                );
+            } else if self.algo.kl.r#in == KlIn::Loss {
+                say(
+                    found,
+                    "algo.kl.in",
+                    "is loss, and teacher.model teaches by the reward: leave it out, or name the model with \
+                     reference.model",
+                );
+            }
+            let scores = !self.reward.name.is_empty() || names(&self.agent.name) != Agent::default().name;
+            if self.eval.prompts.is_some() && !scores {
+                say(
+                    found,
+                    "eval.prompts",
+                    "is set, and nothing scores what is evaluated; with teacher.model only training can do \
+                     without: name a reward plugin with reward.name, or leave it out",
+                );
+            }
+        } else if self.distills() && !self.algo.kl.in_reward() {
             say(
                 found,
                 "algo.estimator",

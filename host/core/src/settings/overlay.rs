@@ -43,10 +43,21 @@ pub fn load<S: Settings>(
     if !problems.is_empty() {
         return Err(SettingsError { problems });
     }
-    serde_path_to_error::deserialize(table).map(S::resolved).map_err(|error| {
+    let settings: S = serde_path_to_error::deserialize(table.clone()).map_err(|error| {
         let key = error.path().to_string();
         SettingsError { problems: vec![Problem::Invalid { key, sentence: error.inner().to_string() }] }
-    })
+    })?;
+    Ok(settings.resolved(|key| is_given(&table, key)))
+}
+
+/// Whether the table has the dotted name.
+fn is_given(table: &Table, key: &str) -> bool {
+    match key.split_once('.') {
+        Some((section, rest)) => {
+            table.get(section).and_then(Value::as_table).is_some_and(|table| is_given(table, rest))
+        }
+        None => table.contains_key(key),
+    }
 }
 
 /// The TOML text that [`load`] reads back as the same settings.

@@ -90,7 +90,8 @@ impl Learner {
     /// What the leader's learners do, on another rank, until that of the policy is dropped.
     ///
     /// # Errors
-    /// As those of the leader, and if the leader is lost.
+    /// As those of the leader, and if the leader is lost. After those that all ranks have together, and that change
+    /// nothing, it goes on until the leader has ended the run.
     pub fn follow(
         models: Models<'_>,
         ranks: Ranks,
@@ -100,6 +101,7 @@ impl Learner {
         let Models { policy, mut reference, mut critic } = models;
         let mut policy = Some(policy);
         let mut learners: BTreeMap<Role, Self> = BTreeMap::new();
+        let mut failed = None;
         let out_of_turn = |what: &str| TrainError::Order(format!("{what} comes out of turn"));
         loop {
             let (role, order) = ranks.orders.borrow_mut().receive()?;
@@ -119,11 +121,20 @@ impl Learner {
                     let model = model.ok_or_else(|| out_of_turn("the beginning of a model"))??;
                     learners.insert(role, model.with_role(role));
                 }
-                Order::End => return Ok(()),
-                order => learners
-                    .get_mut(&role)
-                    .ok_or_else(|| out_of_turn("an order for a model that has not begun"))?
-                    .obey(order)?,
+                Order::End => return failed.map_or(Ok(()), Err),
+                order => {
+                    let model = learners.get_mut(&role);
+                    let model =
+                        model.ok_or_else(|| out_of_turn("an order for a model that has not begun"))?;
+                    let is_save = matches!(order, Order::Save { .. });
+                    match model.obey(order) {
+                        Ok(()) => {}
+                        // The leader knows of it, and may ask for the weights yet.
+                        Err(error @ TrainError::GradientNotFinite { .. }) => failed = failed.or(Some(error)),
+                        Err(error) if is_save && !error.loses_ranks() => failed = failed.or(Some(error)),
+                        Err(error) => return Err(error),
+                    }
+                }
             }
         }
     }
@@ -245,6 +256,12 @@ mod tests {
                 .collect();
             critic.value_step(&rows, 0.2).expect("a step");
         }
+        // A step that no rank could make changes nothing, and all go on.
+        let (segment, advantages) = &all[0];
+        let mut broken = PolicyRow::new(segment, advantages.clone());
+        broken.advantages.fill(f32::NAN);
+        let error = policy.policy_step(&[broken], &LOSS).expect_err("there is no such gradient");
+        assert!(matches!(error, TrainError::GradientNotFinite { .. }), "{error}");
         let whole =
             [&mut policy, &mut critic].map(|model| flat(&model.parameters().expect("nobody is lost")));
         (said, whole.concat())
@@ -267,7 +284,9 @@ mod tests {
                 let optim = optim();
                 let (policy, critic) = ((policy, &optim), Some((critic, &optim)));
                 let models = Models { policy, reference: Some(reference), critic };
-                Learner::follow(models, ranks, layout(40), 0.7).expect("the leader ends it");
+                let error =
+                    Learner::follow(models, ranks, layout(40), 0.7).expect_err("a step could not be made");
+                assert!(matches!(error, TrainError::GradientNotFinite { .. }), "{error}");
                 None
             });
             let (said, after) = found.into_iter().flatten().next().expect("the leader's");

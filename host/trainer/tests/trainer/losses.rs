@@ -84,3 +84,15 @@ fn compared_with_the_old_policy_a_run_is_not_that_without_memory() {
     let old = trained(&settings, "ppo");
     assert!(apart(&sampled, &old) > 1e-5, "the script did not sample from the policy that is trained");
 }
+
+/// A plugin knows them too, whatever `algo.importance` is: with it a run ends where one with the host's loss of them does.
+#[test]
+fn a_plugin_is_given_the_old_policy_in_every_step_of_a_batch() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut settings = far(&model(dir.path()));
+    settings.optim.lr = 1e-3;
+    let plugin = trained(&settings, "old-clip");
+    settings.algo.importance = Importance::Old;
+    let native = trained(&settings, "ppo");
+    assert!(apart(&plugin, &native) < 1e-6, "{}", apart(&plugin, &native));
+}

@@ -106,15 +106,30 @@ fn a_batch_in_several_steps_publishes_once() {
 #[test]
 fn a_gap_beyond_the_bound_stops_the_run_and_says_so() {
     let dir = tempfile::tempdir().unwrap();
-    let settings = settings(&model(dir.path()));
+    let model = model(dir.path());
     let prompts = (prompts(40, "7"), None);
     let (result, run_dir) =
-        run(settings, Scripted::new(0), prompts, &dir.path().join("run"), &CancellationToken::new());
+        run(settings(&model), Scripted::new(0), prompts, &dir.path().join("run"), &CancellationToken::new());
     assert!(matches!(result, Err(TrainError::LogprobGap { step: 1, gap, .. }) if gap > 0.01));
     let status = json(&run_dir.join("status.json"));
     assert_eq!(status["state"], "failed");
     assert!(status["reason"].as_str().unwrap().contains("train.max_logprob_gap"), "{status}");
     assert_eq!(json(&run_dir.join("summary.json"))["steps"], 1);
+    // Its step was made, and is there to be looked at.
+    assert!(weights(&run_dir) != std::fs::read(model.join("model.safetensors")).unwrap());
+}
+
+#[test]
+fn weights_that_are_no_numbers_are_not_saved() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut settings = far(&model(dir.path()));
+    // More than the largest number of 32 bits.
+    settings.optim.lr = 1e39;
+    let prompts = (prompts(40, "7"), None);
+    let (result, run_dir) =
+        run(settings, Scripted::new(0), prompts, &dir.path().join("run"), &CancellationToken::new());
+    assert!(result.is_err());
+    assert_eq!(json(&run_dir.join("status.json"))["state"], "failed");
     assert!(!run_dir.join("model").exists());
 }
 

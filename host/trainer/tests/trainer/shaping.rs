@@ -22,30 +22,39 @@ use tokio_util::sync::CancellationToken;
 /// Whether a rollout of this seed is right under weights of this version, and whether it ends by itself.
 type Rule = fn(version: u64, seed: u64) -> (bool, bool);
 
-/// Says 7 or 3 by a rule.
+/// As a [`Rule`], with what the rollout says.
+type Says = dyn Fn(u64, u64) -> (&'static str, bool) + Send + Sync;
+
+/// Says 7 or 3, or else, by a rule.
 struct Ruled {
-    rule: Rule,
+    says: Box<Says>,
     version: AtomicU64,
     published: Mutex<Vec<u64>>,
 }
 
 impl Ruled {
     fn new(rule: Rule) -> Arc<Self> {
-        Arc::new(Self { rule, version: AtomicU64::new(0), published: Mutex::default() })
+        Self::saying(move |version, seed| {
+            let (right, ends) = rule(version, seed);
+            (if right { "7" } else { "3" }, ends)
+        })
+    }
+
+    fn saying(says: impl Fn(u64, u64) -> (&'static str, bool) + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self { says: Box::new(says), version: AtomicU64::new(0), published: Mutex::default() })
     }
 }
 
 impl Generator for Ruled {
     async fn generate(&self, request: Request) -> Result<Generation, GeneratorError> {
         let version = self.version.load(Ordering::SeqCst);
-        let (right, ends) = (self.rule)(version, request.seed);
+        let (text, ends) = (self.says)(version, request.seed);
         let sample = |token, place: u64| {
             let logprob = -1.0 - ((request.seed >> place) % 1000) as f32 / 250.0;
             Sampled { token, logprob, version: WeightVersion(version) }
         };
         // In the test vocabulary a printable character has the id of its byte less 33.
-        let digit = if right { b'7' } else { b'3' };
-        let mut sampled = vec![sample(u32::from(digit) - 33, 16)];
+        let mut sampled: Vec<_> = text.bytes().map(|byte| sample(u32::from(byte) - 33, 16)).collect();
         if ends {
             sampled.push(sample(263, 32));
         }
@@ -110,6 +119,75 @@ fn a_batch_is_trained_several_times_over() {
     assert!(all[0] != all[1] && all[1] != all[2] && all[0] != all[2]);
 }
 
+/// A reward of -1 for every letter: -4 in the first batch, which comes again, and -1 in the second but for what cannot be
+/// scored, which is trained with the lowest of all of it, and is said to be.
+#[test]
+fn what_cannot_be_scored_is_told_with_the_reward_that_it_is_trained_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut settings = sync(&model(dir.path()));
+    settings.reward.name = vec!["contract-0-1-reward".into()];
+    settings.reward.weight = vec![-1.0];
+    settings.rollout.max_new_tokens = 8;
+    settings.replay.groups_per_batch = 2;
+    settings.train.max_steps = Some(2);
+    let generator = Ruled::saying(|version, seed| match (version, seed.is_multiple_of(3)) {
+        (0, _) => ("four", true),
+        (_, true) => ("invalid", true),
+        (_, false) => ("7", true),
+    });
+    let (result, _, rows) = go(settings, &generator, None, &dir.path().join("run"));
+    result.unwrap();
+    let of = |step: usize, name: &str| rows[step].values[name];
+    assert_eq!((of(0, "rollout/reward_mean"), of(0, "rollout/invalid_rate")), (-4.0, 0.0));
+    let invalid = of(1, "rollout/invalid_rate");
+    assert!(invalid > 0.0 && invalid < 1.0);
+    let mean = of(1, "rollout/reward_mean");
+    assert!((mean + 1.0 + 3.0 * invalid).abs() < 1e-12, "{mean}");
+}
+
+/// Two optimiser steps of four groups each: the first does not have all of the new ones.
+#[test]
+fn replayed_groups_are_mixed_with_new_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut settings = sync(&model(dir.path()));
+    settings.train.steps_per_batch = 2;
+    settings.replay.groups_per_batch = 4;
+    settings.train.mask_truncated = true;
+    settings.train.max_steps = Some(6);
+    let (result, _, rows) = go(settings, &Ruled::new(by_seed), None, &dir.path().join("run"));
+    result.unwrap();
+    // A group has 8 rollouts of 2 tokens, and only those of the weights that it trains count.
+    let new: Vec<f64> = rows.iter().map(|row| row.values["train/on_policy_tokens"] / 16.0).collect();
+    assert_eq!(new[0], 2.0, "the first batch has nothing to replay: {new:?}");
+    assert!(new[1..].iter().any(|&groups| groups > 0.0 && groups < 4.0), "{new:?}");
+    assert!(rows[1..].iter().all(|row| row.values["train/tokens"] == 128.0));
+}
+
+/// All are right once two steps were made, so that a loss of no advantages is asked for, which this one has no answer to.
+#[test]
+fn a_loss_that_fails_stops_the_run_and_what_was_learnt_is_saved() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(dir.path());
+    let rule: Rule = |version, seed| (version == 2 || seed.is_multiple_of(3), true);
+    let mut runs = Vec::new();
+    for (name, steps) in [("two", 2), ("three", 3)] {
+        let mut settings = sync(&model);
+        settings.algo.loss = "old-clip".into();
+        settings.train.max_steps = Some(steps);
+        let (result, run, _) = go(settings, &Ruled::new(rule), None, &dir.path().join(name));
+        match result {
+            Ok(summary) => assert_eq!((summary.steps, steps), (2, 2)),
+            Err(error) => {
+                assert!(matches!(&error, TrainError::Loss { step: 3, .. }), "{error}");
+                assert_eq!(json(&run.join("summary.json"))["steps"], 2);
+            }
+        }
+        runs.push(run);
+    }
+    assert!(weights(&runs[1]) == weights(&runs[0]), "the weights after two steps");
+    assert!(weights(&runs[1]) != std::fs::read(model.join("model.safetensors")).unwrap());
+}
+
 #[test]
 fn truncated_rollouts_are_masked_and_a_batch_of_them_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -117,9 +195,15 @@ fn truncated_rollouts_are_masked_and_a_batch_of_them_changes_nothing() {
     let mut settings = sync(&model);
     settings.train.mask_truncated = true;
     settings.train.max_steps = Some(2);
+    let notes = |run: &Path| -> Vec<String> {
+        let log = std::fs::read_to_string(run.join("run.log")).unwrap_or_default();
+        log.lines().filter(|line| line.contains("train.mask_truncated")).map(str::to_owned).collect()
+    };
     let generator = Ruled::new(|_, seed| (seed.is_multiple_of(3), false));
     let (result, run, rows) = go(settings.clone(), &generator, None, &dir.path().join("all"));
     assert_eq!(result.unwrap().tokens, 0);
+    let told = notes(&run);
+    assert!(told.len() == 2 && told[1].contains("step 2: every rollout is truncated"), "{told:?}");
     assert!(weights(&run) == std::fs::read(model.join("model.safetensors")).unwrap());
     for row in &rows {
         assert_eq!((row.values["rollout/masked"], row.values["rollout/truncated_rate"]), (32.0, 1.0));
@@ -132,6 +216,7 @@ fn truncated_rollouts_are_masked_and_a_batch_of_them_changes_nothing() {
     let generator = Ruled::new(|_, seed| (seed.is_multiple_of(3), !seed.is_multiple_of(3)));
     let (result, run, rows) = go(settings, &generator, None, &dir.path().join("some"));
     result.unwrap();
+    assert_eq!(notes(&run), [""; 0]);
     assert!(weights(&run) != std::fs::read(model.join("model.safetensors")).unwrap());
     for row in &rows {
         let masked = row.values["rollout/masked"];

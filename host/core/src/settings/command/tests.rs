@@ -456,6 +456,18 @@ fn each_rule_refuses_what_it_is_for() {
             "algo.kl.estimator must be k1 with algo.kl.in reward",
         ),
         (
+            &[("teacher.model", "t"), ("algo.kl.coef", "0")],
+            "algo.kl.coef is 0, and with it nothing is learnt from teacher.model",
+        ),
+        (
+            &[("teacher.model", "t"), ("algo.kl.in", "loss")],
+            "algo.kl.in is loss, and teacher.model teaches by the reward",
+        ),
+        (
+            &[("teacher.model", "t"), ("eval.prompts", "e.jsonl"), ("agent.name", "single-turn@0.1.0")],
+            "eval.prompts is set, and nothing scores what is evaluated",
+        ),
+        (
             &[("algo.estimator", "on-policy-distill")],
             "algo.estimator is on-policy-distill, which learns from a teacher alone: name one with teacher.model",
         ),
@@ -491,6 +503,16 @@ fn a_teacher_implies_the_rest() {
     let own = [("teacher.model", "t"), ("algo.estimator", "reinforce"), ("algo.kl.coef", "0.5")];
     let settings = train(GOOD, &own).expect("loads");
     assert_eq!((settings.algo.estimator.as_str(), settings.algo.kl.coef), ("reinforce", 0.5));
+    for scores in [("reward.name", "math"), ("agent.name", "guess-number")] {
+        let evaluated = [("teacher.model", "t"), ("eval.prompts", "e.jsonl"), scores];
+        train(GOOD, &evaluated).expect("loads").validate().expect("something scores");
+    }
+    // What is given is what counts, be it the default without a teacher.
+    let grpo = train(GOOD, &[("teacher.model", "t"), ("algo.estimator", "grpo")]).expect("loads");
+    assert_eq!(grpo.algo.estimator, "grpo");
+    let file = format!("{GOOD}[teacher]\nmodel = 't'\n[algo]\nestimator = 'grpo'\nkl.coef = 0\n");
+    let of_file = train(&file, &[]).expect("loads").algo;
+    assert_eq!((of_file.estimator.as_str(), of_file.kl.coef), ("grpo", 0.0));
 }
 
 #[test]
