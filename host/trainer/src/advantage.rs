@@ -125,12 +125,14 @@ fn rows<'a>(groups: &'a [Group], advantages: &[f32]) -> Vec<PolicyRow<'a>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::step::tests::{config, rebuilt};
     use molt_core::chat::Task;
     use molt_core::ids::{GroupId, RolloutId, WeightVersion};
     use molt_core::outcome::{DropReason, Dropped, Outcome};
     use molt_core::settings::{KlIn, ParameterValue};
     use molt_core::trajectory::{Sampled, Segment};
     use molt_sandbox::{Parameter, ParameterKind};
+    use proptest::prelude::*;
     use std::collections::BTreeMap;
 
     fn task() -> Task {
@@ -208,6 +210,29 @@ mod tests {
         // The invalid rollout is trained with -0.5, the lowest of the batch, and so is each of its turns.
         assert_eq!(batch.turn_rewards, [0.25, 0.25, 0.5, -0.5, -0.5, -0.5]);
         assert_eq!(batch.turn_offsets, [0, 3, 5, 6]);
+    }
+
+    proptest! {
+        #![proptest_config(config(60))]
+
+        /// What an environment says is in no array of an estimator, however long it is.
+        #[test]
+        fn observations_change_nothing_of_the_batch(gaps in prop::collection::vec(0_usize..9, 20)) {
+            let mut other = groups();
+            let mut gaps = gaps.into_iter().cycle();
+            for outcome in other.iter_mut().flat_map(|group| &mut group.outcomes) {
+                let Outcome::Finished(trajectory) = outcome else { continue };
+                for segment in &mut trajectory.segments {
+                    *segment = rebuilt(segment, |logprob| logprob, || gaps.next().unwrap_or(0));
+                }
+            }
+            prop_assert_eq!(estimator_batch(&[0.5], &other, 0.0), estimator_batch(&[0.5], &groups(), 0.0));
+            let advantages = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
+            let of = |groups: &[Group]| -> Vec<Vec<f32>> {
+                rows(groups, &advantages).into_iter().map(|row| row.advantages).collect()
+            };
+            prop_assert_eq!(of(&other), of(&groups()));
+        }
     }
 
     #[test]

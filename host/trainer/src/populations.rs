@@ -44,11 +44,8 @@ pub(crate) fn rollouts(groups: &[Group], rewards: &[f64], dropped: &[Dropped]) -
     let lengths = Tally::of(finished(groups).map(|t| t.action_tokens() as f64));
     let turns = Tally::of(finished(groups).map(|t| turn_lengths(t).len() as f64));
     let of_turns = Tally::of(finished(groups).flat_map(turn_lengths).map(|tokens| tokens as f64));
-    let failed = dropped.iter().filter(|dropped| dropped.reason.is_failure()).count();
     let mut metrics = some([
         ("rollout/finished", Some(lengths.count as f64)),
-        ("rollout/dropped", Some(dropped.len() as f64)),
-        ("rollout/failed", Some(failed as f64)),
         ("rollout/length_mean", lengths.mean()),
         ("rollout/length_max", lengths.max()),
         ("rollout/turns_mean", turns.mean()),
@@ -56,6 +53,17 @@ pub(crate) fn rollouts(groups: &[Group], rewards: &[f64], dropped: &[Dropped]) -
         ("turn/length_mean", of_turns.mean()),
         ("turn/length_max", of_turns.max()),
         ("group/reward_std_mean", Tally::of(spreads(groups, rewards)).mean()),
+    ]);
+    metrics.extend(self::dropped(dropped));
+    metrics
+}
+
+/// Rollouts that were dropped.
+pub(crate) fn dropped(dropped: &[Dropped]) -> Metrics {
+    let failed = dropped.iter().filter(|dropped| dropped.reason.is_failure()).count();
+    let mut metrics = some([
+        ("rollout/dropped", Some(dropped.len() as f64)),
+        ("rollout/failed", Some(failed as f64)),
     ]);
     for drop in dropped {
         *metrics.entry(format!("dropped/{}", drop.reason.label())).or_default() += 1.0;

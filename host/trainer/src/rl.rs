@@ -8,6 +8,7 @@ use crate::given::given;
 use crate::held_out::{Best, HeldOut};
 use crate::loss::PolicyLoss;
 use crate::optim::Update;
+use crate::populations;
 use crate::ranks::Ranks;
 use crate::replay::Replay;
 use crate::report::{Clock, Step, Summary, Times, markdown, zero_advantage_groups};
@@ -320,7 +321,7 @@ fn run<G: Generator>(
             checkpoints.save((&mut learner, beside.critic.as_mut()), summary.steps, &state)?;
         }
     }
-    record_dropped(&batches.take_dropped(), summary, run_dir)?;
+    record_rest(&mut batches, summary, run_dir)?;
     drop(batches);
     if summary.steps == 0 && end == End::Finished {
         return Err(TrainError::NothingTrained);
@@ -354,9 +355,9 @@ fn keep<G: Generator>(
     learner: &mut Learner,
     model: &Model,
     summary: &mut Summary,
-    run_dir: &RunDir,
+    run_dir: &mut RunDir,
 ) -> Result<(), TrainError> {
-    record_dropped(&batches.take_dropped(), summary, run_dir)?;
+    record_rest(batches, summary, run_dir)?;
     save_model(learner, model, &run_dir.path().join("model"))
 }
 
@@ -391,6 +392,20 @@ fn record_dropped(dropped: &[Dropped], summary: &mut Summary, run_dir: &RunDir) 
             drop.reason.label(),
             drop.detail
         ))?;
+    }
+    Ok(())
+}
+
+/// Counts the rollouts that were dropped after the last batch, in a line of their own among the metrics.
+fn record_rest<G: Generator>(
+    batches: &mut Batches<G>,
+    summary: &mut Summary,
+    run_dir: &mut RunDir,
+) -> Result<(), TrainError> {
+    let rest = batches.take_dropped();
+    record_dropped(&rest, summary, run_dir)?;
+    if !rest.is_empty() {
+        run_dir.metrics(summary.steps, &populations::dropped(&rest))?;
     }
     Ok(())
 }

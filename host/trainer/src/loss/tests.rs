@@ -473,6 +473,36 @@ proptest! {
         }
     }
 
+    /// What a correction masks is not there: whatever its advantage is, and however far it is outside, not a bit of the
+    /// loss or of its gradient changes. (A ratio that is no number is never masked: it makes the step fail.)
+    #[test]
+    fn what_is_masked_cannot_be_seen(
+        loss in losses(), sequences in tokens(), low in 0.7..1.0, high in 1.0..1.3,
+        level in prop_oneof![Just(CorrectionLevel::Token), Just(CorrectionLevel::Seq), Just(CorrectionLevel::Geo)],
+        poison in prop_oneof![Just(f64::NAN), Just(f64::INFINITY), Just(1e9), Just(-1e9)],
+    ) {
+        let correction = Some(Correction { level, mode: CorrectionMode::Mask, low, high });
+        // As with every correction: settings refuse the sum of both.
+        let loss = PolicyLoss { correction, importance: Importance::Old, ..loss };
+        let mut poisoned = sequences.clone();
+        for (tokens, others) in sequences.iter().zip(&mut poisoned) {
+            let sequence = loss.sequence(tokens);
+            for (token, other) in tokens.iter().zip(others) {
+                if loss.token(token, &sequence).is_outside {
+                    other.advantage = poison;
+                    if poison == -1e9 {
+                        other.sampled = poison;
+                    }
+                }
+            }
+        }
+        let bits = |found: Found| {
+            let slopes: Vec<u64> = found.slopes.into_iter().map(f64::to_bits).collect();
+            (found.loss.to_bits(), slopes, found.outside)
+        };
+        prop_assert_eq!(bits(run(&loss, &poisoned)), bits(run(&loss, &sequences)));
+    }
+
     /// The order of sequences and of tokens, and sequences that are not trained, change nothing.
     #[test]
     fn order_does_not_matter(loss in losses(), sequences in tokens(), rotate in 0_usize..5) {

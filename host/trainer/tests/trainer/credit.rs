@@ -159,7 +159,8 @@ fn batches() -> impl Strategy<Value = Vec<Vec<Played>>> {
     prop::collection::vec(prop::collection::vec(rollout, 1..6), 1..4)
 }
 
-fn batch(played: &[Vec<Played>]) -> Vec<Group> {
+/// With so many tokens of the environment before every turn but a segment's first, and at the end of a segment.
+fn batch(played: &[Vec<Played>], gap: usize) -> Vec<Group> {
     let rollout = |group: u64, member: u32, (turns, cut, is_scored): &Played| {
         let sampled = Sampled { token: 2, logprob: -1.0, version: WeightVersion(0) };
         let mut segments = vec![Segment::new(vec![1])];
@@ -167,7 +168,9 @@ fn batch(played: &[Vec<Played>]) -> Vec<Group> {
             if turn == *cut && turn > 0 {
                 segments.push(Segment::new(vec![1]));
             }
-            segments.last_mut().unwrap().push_turn(turn as u32, &vec![sampled; *tokens]);
+            let segment = segments.last_mut().unwrap();
+            segment.push_turn(turn as u32, &vec![sampled; *tokens]);
+            segment.push_context(&vec![3; gap * (turn + 1)]);
         }
         let turn_rewards: Vec<f64> = turns.iter().map(|(earned, _)| *earned).collect();
         let value = turn_rewards.iter().sum();
@@ -201,8 +204,34 @@ fn parameters(traits: &Traits) -> [Vec<f64>; 2] {
     [all.iter().map(Parameter::default_value).collect(), all.iter().map(middle).collect()]
 }
 
+/// A divergence and a value for each of so many tokens.
+fn noise(tokens: usize) -> Said {
+    let of = |salt| -> Vec<f32> { (0..tokens).map(|n| ((n * salt) % 13) as f32 / 13.0 - 0.5).collect() };
+    let mut said = Said::default();
+    (said.kl, said.kl_coef, said.values) = (of(5), 0.1, of(7));
+    said
+}
+
 proptest! {
     #![proptest_config(cases(60))]
+
+    /// What an environment says between and after turns is no token of any estimator.
+    #[test]
+    fn observations_change_no_advantage(played in batches(), gap in 1_usize..9) {
+        let [without, with] = [batch(&played, 0), batch(&played, gap)];
+        let tokens = without.iter().flat_map(Group::finished).map(Trajectory::action_tokens).sum();
+        let (said, runtime) = (noise(tokens), runtime());
+        for (name, estimator, traits) in ALL.iter() {
+            for parameters in parameters(traits) {
+                let of = |groups: &[Group]| {
+                    let asked = advantages(estimator, traits, &parameters, (groups, &said), 0.0);
+                    let (rows, returns) = runtime.block_on(asked).unwrap();
+                    (rows.into_iter().map(|row| row.advantages).collect::<Vec<_>>(), returns)
+                };
+                prop_assert_eq!(of(&with), of(&without), "{}", name);
+            }
+        }
+    }
 
     /// A scored rollout that could not be scored after all gains nothing by that, whatever estimator compares it, and
     /// whatever it and the others earned on their way.
@@ -220,17 +249,13 @@ proptest! {
         let (group, member) = places[which.index(places.len())];
         let mut after = played.clone();
         after[group][member].2 = false;
-        let [before, after] = [batch(&played), batch(&after)];
+        let [before, after] = [batch(&played, 2), batch(&after, 2)];
         let tokens: usize = before.iter().flat_map(Group::finished).map(Trajectory::action_tokens).sum();
         let first: usize = before[..group].iter().flat_map(Group::finished).map(Trajectory::action_tokens).sum();
         let first =
             first + before[group].finished().take(member).map(Trajectory::action_tokens).sum::<usize>();
         let own = first..first + before[group].finished().nth(member).unwrap().action_tokens();
-        let noise = |salt: usize| -> Vec<f32> {
-            (0..tokens).map(|n| ((n * salt) % 13) as f32 / 13.0 - 0.5).collect()
-        };
-        let mut said = Said::default();
-        (said.kl, said.kl_coef, said.values) = (noise(5), 0.1, noise(7));
+        let said = noise(tokens);
         let runtime = runtime();
         for (name, estimator, traits) in ALL.iter() {
             // As the estimator gives them: whitening is the host's, and scales all of them.

@@ -198,6 +198,34 @@ fn filtered_groups_are_counted_and_what_is_trained_has_a_spread() {
     assert!(run.join("model/model.safetensors").is_file());
 }
 
+/// The last two of ten prompts have no answer: all of their rollouts are dropped, and no batch comes after that.
+#[test]
+fn what_is_dropped_after_the_last_batch_is_in_the_metrics_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(dir.path());
+    for is_sync in [true, false] {
+        let mut settings = sync(&model);
+        settings.train.sync = is_sync;
+        settings.train.async_queue_size = 0;
+        settings.data.shuffle = false;
+        settings.plugins.max_error_rate = 0.9;
+        let mut data = prompts(10, "7");
+        data.rows[2].label = None;
+        data.rows[8..].iter_mut().for_each(|row| row.label = None);
+        let place = dir.path().join(is_sync.to_string());
+        let (result, run) =
+            run(settings, Ruled::new(by_seed), (data, None), &place, &CancellationToken::new());
+        let summary = result.unwrap();
+        assert_eq!((summary.steps, summary.dropped["infra"]), (2, 3 * 8));
+        let rows = read_metrics(&run.join("metrics.jsonl")).unwrap();
+        for (name, dropped) in [("dropped/infra", 24.0), ("rollout/dropped", 24.0), ("rollout/failed", 24.0)] {
+            let all: f64 = rows.iter().filter_map(|row| row.values.get(name)).sum();
+            assert_eq!(all, dropped, "{name}");
+        }
+        assert_eq!(json(&run.join("summary.json"))["dropped"]["infra"], 24);
+    }
+}
+
 /// The table of ARCHITECTURE.md: names, in which a word in capitals stands for any.
 fn table() -> Vec<String> {
     let text = include_str!("../../../../ARCHITECTURE.md");
