@@ -6,7 +6,7 @@ use crate::scripted::far;
 use molt_core::chat::Task;
 use molt_core::ids::WeightVersion;
 use molt_core::sampling::Finish;
-use molt_core::settings::{CorrectionLevel, FilterBy, Importance, KlIn, TrainSettings};
+use molt_core::settings::{Correction, CorrectionLevel, FilterBy, Importance, KlIn, TrainSettings};
 use molt_core::trajectory::Sampled;
 use molt_generator::{Generation, Generator, GeneratorError, Request, WeightUpdate};
 use molt_observe::{Row, read_metrics};
@@ -224,6 +224,43 @@ fn what_is_dropped_after_the_last_batch_is_in_the_metrics_too() {
         }
         assert_eq!(json(&run.join("summary.json"))["dropped"]["infra"], 24);
     }
+}
+
+/// Nothing is as probable as when it was sampled: every batch is masked whole, and the second is one too many.
+#[test]
+fn a_run_that_masks_everything_warns_and_then_stops() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(dir.path());
+    let mut settings = sync(&model);
+    settings.algo.importance = Importance::Old;
+    settings.algo.correction = Correction {
+        level: CorrectionLevel::Token,
+        low: Some(1.0),
+        high: Some(1.0),
+        max_masked_batches: Some(2),
+        ..Correction::default()
+    };
+    let (result, run, rows) = go(settings.clone(), &Ruled::new(by_seed), None, &dir.path().join("stops"));
+    assert!(
+        matches!(result, Err(TrainError::Masked { step: 2, batches: 2, low: 1.0, high: 1.0 })),
+        "{result:?}"
+    );
+    assert_eq!(rows.len(), 2);
+    assert!(rows.iter().all(|row| row.values["train/correction_outside"] == 1.0));
+    let log = std::fs::read_to_string(run.join("run.log")).unwrap();
+    for step in 1..=2 {
+        let warning = format!("step {step}: 100.0% of the batch is outside the band of algo.correction");
+        assert!(log.contains(&warning), "{log}");
+    }
+    let reason = json(&run.join("status.json"))["reason"].to_string();
+    assert!(reason.contains("algo.correction"), "{reason}");
+    assert!(weights(&run) == std::fs::read(model.join("model.safetensors")).unwrap(), "nothing was learnt");
+    // Without a bound it goes on, and warns.
+    settings.algo.correction.max_masked_batches = None;
+    settings.train.max_steps = Some(3);
+    let (result, run, _) = go(settings, &Ruled::new(by_seed), None, &dir.path().join("goes-on"));
+    assert_eq!(result.unwrap().masked_in_a_row, 3);
+    assert!(std::fs::read_to_string(run.join("run.log")).unwrap().contains("step 3: 100.0% of the batch"));
 }
 
 /// The table of ARCHITECTURE.md: names, in which a word in capitals stands for any.
