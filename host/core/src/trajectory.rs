@@ -283,6 +283,19 @@ mod tests {
         assert_eq!(segment.routing().map(Routing::version), Some(WeightVersion(5)));
     }
 
+    /// A prompt of 6 tokens, turns of 2 and 3, and 6 tokens of the environment after each: what labs-molt 0.1.6 gives for
+    /// them, actions at 6..8 and 14..17.
+    #[test]
+    fn actions_are_where_they_were_sampled() {
+        let mut segment = Segment::new(vec![1; 6]);
+        for (turn, length) in [(0, 2), (1, 3)] {
+            segment.push_turn(turn, &vec![sampled(0); length]);
+            segment.push_context(&[5; 6]);
+        }
+        let positions: Vec<usize> = segment.actions().iter().map(|action| action.position).collect();
+        assert_eq!((positions, segment.tokens().len()), (vec![6, 7, 14, 15, 16], 23));
+    }
+
     #[test]
     fn a_turn_keeps_place_logprob_and_version() {
         // The chat-server case of the notes: prompt [1,2,3], action [90,91].

@@ -566,6 +566,37 @@ mod tests {
         }
     }
 
+    /// Of two batches with 3 of 12 and 3 of 4 the share is 6 of 16, not the mean of the shares, .5 (TRL 6380).
+    #[test]
+    fn a_mean_is_no_mean_of_means() {
+        let scored = |right: usize, all: usize| -> Vec<(Reward, usize, u64)> {
+            (0..all).map(|nth| (Reward::Scored { value: 0.0, solved: nth < right }, 1, 0)).collect()
+        };
+        let groups = [group(0, &scored(3, 12)), group(1, &scored(3, 4))];
+        let mut sums = PolicySums { tokens: 12, clipped: 3.0, units: 12, outside: 3, ..PolicySums::default() };
+        sums.add(&PolicySums { tokens: 4, clipped: 3.0, units: 4, outside: 3, ..PolicySums::default() });
+        let step = Step {
+            groups: &groups,
+            replayed: None,
+            rewards: &[0.0; 16],
+            silent: 0,
+            dropped: &[],
+            census: None,
+            buckets: None,
+            shaped: None,
+            mask_truncated: false,
+            source_key: "data_source",
+            version: WeightVersion(0),
+            sums,
+            update: Update::default(),
+            times: Times::default(),
+        };
+        let metrics = step.metrics();
+        for name in ["rollout/solved_rate", "train/clip_fraction", "train/correction_outside"] {
+            assert_eq!(metrics[name], 0.375, "{name}");
+        }
+    }
+
     #[test]
     fn batches_that_are_masked_whole_are_counted_in_a_row() {
         let correction = |mode| Correction { level: CorrectionLevel::Token, mode, low: 0.5, high: 2.0 };

@@ -170,6 +170,25 @@ fn truncated(segments: &[(Segment, Vec<f32>)], is_truncated: impl Fn(usize) -> b
     Group { id: GroupId(0), task: task.clone(), outcomes }
 }
 
+/// A sequence without action tokens is nothing that a correction could find outside its band, or inside.
+#[test]
+fn a_sequence_without_tokens_is_no_unit_of_a_correction() {
+    let segments = [segment(1, [3, 4, 2, 3]), (Segment::new(vec![1, 2, 3]), Vec::new())];
+    let rows: Vec<PolicyRow<'_>> =
+        segments.iter().map(|(segment, advantages)| PolicyRow::new(segment, advantages.clone())).collect();
+    for (level, band, outside) in [
+        (CorrectionLevel::Geo, (0.0, 1e9), 0),
+        (CorrectionLevel::Geo, (1.0, 1.0), 1),
+        (CorrectionLevel::Seq, (1.0, 1.0), 1),
+    ] {
+        let correction = Correction { level, mode: CorrectionMode::Mask, low: band.0, high: band.1 };
+        let loss = PolicyLoss { correction: Some(correction), importance: Importance::Old, ..LOSS };
+        let learner = alone(of_kind(Kind::Double, "0.3"), layout(100_000));
+        let sums = learner.policy_gradient(&rows, &loss).expect("a gradient");
+        assert_eq!((sums.units, sums.outside), (1, outside), "{level:?} {band:?}");
+    }
+}
+
 #[test]
 fn the_entropy_and_its_gradient_are_those_of_autograd() {
     let segments = [segment(1, [3, 4, 2, 3]), segment(2, [5, 1, 0, 0]), segment(3, [1, 7, 4, 6])];
