@@ -48,7 +48,7 @@ fn finished(rollout: RolloutId, value: f64, segments: u32) -> Outcome {
         segments: (0..segments).map(segment).collect(),
         messages: Vec::new(),
         completion: String::new(),
-        truncated: true,
+        truncated: false,
         reward: Reward::Scored { value, solved: false },
         turn_rewards,
         metrics: BTreeMap::new(),
@@ -109,7 +109,7 @@ fn who_is_left_alone_has_nothing_to_compare_with() {
 }
 
 #[test]
-fn a_batch_of_truncated_rollouts_teaches_nothing_and_is_no_error() {
+fn a_batch_of_equal_rewards_teaches_nothing_and_an_empty_one_is_no_error() {
     let batch = [group(0, &[Some(0.0); 4]), group(1, &[Some(0.0); 4])];
     for name in SHIPPED {
         assert_eq!(credit(name, &batch).unwrap(), [0.0; 12], "{name}");

@@ -9,6 +9,7 @@ use molt_core::sampling::Finish;
 use molt_core::settings::{Correction, CorrectionLevel, FilterBy, Importance, KlIn, TrainSettings};
 use molt_core::trajectory::Sampled;
 use molt_generator::{Generation, Generator, GeneratorError, Request, WeightUpdate};
+use molt_model::Decoder;
 use molt_observe::{Row, read_metrics};
 use molt_rollout::Prompts;
 use molt_trainer::TrainError;
@@ -17,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use tch::Tensor;
 use tokio_util::sync::CancellationToken;
 
 /// Whether a rollout of this seed is right under weights of this version, and whether it ends by itself.
@@ -27,11 +29,18 @@ struct Ruled {
     rule: Rule,
     version: AtomicU64,
     published: Mutex<Vec<u64>>,
+    /// The weights of every version.
+    weights: Mutex<BTreeMap<u64, Vec<(String, Tensor)>>>,
 }
 
 impl Ruled {
     fn new(rule: Rule) -> Arc<Self> {
-        Arc::new(Self { rule, version: AtomicU64::new(0), published: Mutex::default() })
+        Arc::new(Self {
+            rule,
+            version: AtomicU64::new(0),
+            published: Mutex::default(),
+            weights: Mutex::default(),
+        })
     }
 }
 
@@ -55,6 +64,7 @@ impl Generator for Ruled {
     async fn load_weights(&self, update: WeightUpdate) -> Result<(), GeneratorError> {
         self.version.store(update.version.0, Ordering::SeqCst);
         self.published.lock().unwrap().push(update.version.0);
+        self.weights.lock().unwrap().insert(update.version.0, update.parameters);
         Ok(())
     }
 }
@@ -169,6 +179,31 @@ fn the_best_model_is_the_one_that_was_evaluated() {
     assert!(best(&runs[0]) == weights(&runs[1]), "the weights after two steps");
     assert!(best(&runs[0]) != weights(&runs[0]), "and not those of the end");
     assert!(!runs[0].join(".best.old").exists() && !runs[0].join(".best.part").exists());
+}
+
+/// As above while generation runs ahead: whatever is trained meanwhile, it is the weights of the generator that were
+/// evaluated.
+#[test]
+fn the_best_model_of_a_run_with_a_queue_is_the_one_that_was_evaluated() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut settings = far(&model(dir.path()));
+    settings.train.async_queue_size = 1;
+    settings.train.max_steps = Some(5);
+    settings.train.eval_every = Some(1);
+    settings.train.keep_best = Some("accuracy".into());
+    let generator = Ruled::new(|version, seed| (version == 3 || seed.is_multiple_of(3), true));
+    let (result, run, rows) = go(settings, &generator, Some(prompts(8, "7")), &dir.path().join("run"));
+    result.unwrap();
+    let accuracies: Vec<f64> =
+        rows.iter().filter_map(|row| row.values.get("eval/accuracy").copied()).collect();
+    assert!(accuracies.len() == 6 && accuracies.iter().filter(|accuracy| **accuracy == 1.0).count() == 1);
+    let best = json(&run.join("best/best.json"));
+    assert_eq!((&best["step"], &best["version"], &best["value"]), (&3.into(), &3.into(), &1.0.into()));
+    let kept: BTreeMap<String, Tensor> =
+        Decoder::load(&run.join("best/model")).unwrap().parameters().into_iter().collect();
+    let published = generator.weights.lock().unwrap();
+    let is_kept = |version: u64| published[&version].iter().all(|(name, weight)| kept[name] == *weight);
+    assert_eq!((1..=5).filter(|&version| is_kept(version)).collect::<Vec<_>>(), [3]);
 }
 
 #[test]
