@@ -298,10 +298,10 @@ fn a_run_that_masks_everything_warns_and_then_stops() {
     assert!(std::fs::read_to_string(run.join("run.log")).unwrap().contains("step 3: 100.0% of the batch"));
 }
 
-/// The table of ARCHITECTURE.md: names, in which a word in capitals stands for any.
-fn table() -> Vec<String> {
+/// The table of a section of ARCHITECTURE.md: names, in which a word in capitals stands for any.
+pub(crate) fn table(title: &str) -> Vec<String> {
     let text = include_str!("../../../../ARCHITECTURE.md");
-    let (_, section) = text.split_once("\n## Metrics\n").unwrap();
+    let (_, section) = text.split_once(&format!("\n## {title}\n")).unwrap();
     let section = section.split("\n## ").next().unwrap();
     let names = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('|'));
     names.flat_map(|(names, _)| names.split(',')).map(|name| name.trim().trim_matches('`').into()).collect()
@@ -367,7 +367,7 @@ fn every_metric_is_in_the_table_and_the_table_has_no_other() {
         let rows = read_metrics(&run.join("metrics.jsonl")).unwrap();
         written.extend(rows.into_iter().flat_map(|row| row.values.into_keys()));
     }
-    let table = table();
+    let table = table("Metrics");
     let unknown: Vec<&String> =
         written.iter().filter(|name| !table.iter().any(|pattern| matches(pattern, name))).collect();
     assert!(unknown.is_empty(), "not in the table: {unknown:?}");
