@@ -211,6 +211,7 @@ impl Step<'_> {
             put("train/entropy", sums.entropy / tokens);
             put("train/clip_fraction", sums.clipped / tokens);
             put("train/dual_clip_fraction", sums.dual_clipped / tokens);
+            put("train/advantage_mean", sums.advantage / tokens);
             put("train/ratio_mean", sums.ratio / tokens);
             put("train/kl_sampled", sums.kl / tokens);
         }
@@ -380,6 +381,7 @@ mod tests {
             sums: PolicySums {
                 tokens: 8,
                 clipped: 2.0,
+                advantage: -0.5,
                 on_policy: 4,
                 gap: 4e-6,
                 gap_max: 3e-6,
@@ -407,6 +409,7 @@ mod tests {
             ("rollout/staleness_mean", 0.5),
             ("rollout/staleness_max", 1.0),
             ("train/clip_fraction", 0.25),
+            ("train/advantage_mean", -0.0625),
             ("train/logprob_gap_mean", 1e-6),
             ("train/logprob_gap_max", 3e-6),
             ("plugin/lines", 2.0),
@@ -510,6 +513,8 @@ mod tests {
             let of = |value: &dyn Fn(&Played) -> f64| all.iter().map(|of| value(of)).collect::<Vec<f64>>();
             let truth = |is: bool| if is { 1.0 } else { 0.0 };
             let length = |of: &Played| of.turns.iter().sum::<usize>() as f64;
+            // A segment begins with a prompt of 4, and behind each turn there is a token of the environment.
+            let segments = |of: &Played| 1 + usize::from(of.cut > 0 && of.cut < of.turns.len());
             let every_turn: Vec<f64> = all.iter().flat_map(|of| &of.turns).map(|&tokens| tokens as f64).collect();
             let ages: Vec<f64> =
                 all.iter().flat_map(|of| vec![(11 - of.version) as f64; length(of) as usize]).collect();
@@ -536,9 +541,14 @@ mod tests {
                 ("rollout/invalid_rate", of(&|of| truth(of.reward.is_none()))),
                 ("rollout/length_mean", of(&length)),
                 ("rollout/turns_mean", of(&|of| of.turns.len() as f64)),
+                ("rollout/total_length_mean", of(&|of| {
+                    length(of) + (of.turns.len() + 4 * segments(of)) as f64
+                })),
+                ("rollout/segments_mean", of(&|of| segments(of) as f64)),
                 ("turn/length_mean", every_turn.clone()),
                 ("rollout/staleness_mean", ages.clone()),
                 ("group/reward_std_mean", spreads),
+                ("rollout/reward_std", if rewards.len() > 1 { vec![spread(&rewards)] } else { Vec::new() }),
             ];
             for (name, values) in means {
                 let want = (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
