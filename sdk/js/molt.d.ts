@@ -119,7 +119,7 @@ declare namespace Molt {
     segmentOffsets: number[];
     /** The turn of each action token, counted from 0 within its rollout. */
     turns: number[];
-    /** What each turn earned, rollout after rollout. */
+    /** What each turn earned, rollout after rollout; of a scored one they sum to its reward, else to that or less. */
     turnRewards: number[];
     /** Where each rollout's `turnRewards` begin, and last the number of all of them. */
     turnOffsets: number[];

@@ -10,3 +10,4 @@ mod plugins;
 mod ranks;
 mod resume;
 mod runs;
+mod settings;

@@ -1,7 +1,7 @@
 //! Checkpoints: a run that was ended in whatever way goes on as if it had not been.
 
 use molt_tests::{
-    assert_ok, json, length_reward, metrics, molt, path, root, run, short_run, text, tiny_model,
+    assert_ok, json, length_reward, metrics, molt, numbers, path, root, run, short_run, text, tiny_model,
 };
 use std::fs;
 use std::path::Path;
@@ -203,8 +203,18 @@ fn curriculum_replay_buffer_and_best_model_survive_kills() {
     assert_eq!(of("rollout/groups"), [4.0; 12], "as many fresh ones as ever");
     assert_eq!(of("replay/groups")[..3], [0.0, 2.0, 2.0]);
     assert_eq!(of("curriculum/unseen")[..2], [4.0, 0.0]);
+    // Each by itself: the buffer trains more tokens of the same prompts, and the curriculum other prompts.
     done(&rl(&plain, &reward, &more).output().unwrap());
-    assert!(weights(&plain) != weights(&whole), "neither has an effect");
+    let replays = [&more[..], &["--replay.groups_per_batch", "2", "--replay.capacity", "6"]].concat();
+    let only_replays = dir.path().join("replays");
+    done(&rl(&only_replays, &reward, &replays).output().unwrap());
+    let tokens = |run: &Path| numbers(run, &["train/tokens"]);
+    let (without, with) = (tokens(&plain), tokens(&only_replays));
+    assert_eq!(with[0], without[0], "there is nothing to train again yet");
+    // 22 groups more than 48, of turns of at most 8 tokens.
+    assert!(with.iter().sum::<f64>() > 1.2 * without.iter().sum::<f64>(), "{with:?} {without:?}");
+    assert!(weights(&plain) != weights(&only_replays), "the buffer has no effect");
+    assert!(weights(&only_replays) != weights(&whole), "the curriculum has no effect");
 }
 
 #[test]

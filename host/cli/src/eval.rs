@@ -122,3 +122,23 @@ fn tell(report: &EvalReport) -> String {
     }
     present::table(&rows)
 }
+
+#[cfg(test)]
+mod tests {
+    use molt_core::settings::{EvalSettings, keys};
+
+    /// An evaluation has no trainer: neither the code of one, nor weights to train, nor a setting of either.
+    #[test]
+    fn nothing_of_a_trainer_is_loaded() {
+        let code = include_str!("eval.rs").split("#[cfg(test)]").next().unwrap_or_default();
+        for part in ["molt_trainer", "Weights", ".policy(", "estimator", "critic", "reference", "ranks"] {
+            assert!(!code.contains(part), "an evaluation has to do with {part}");
+        }
+        assert!(code.contains("model.weights()"), "it decodes with one copy of the weights");
+        for key in keys::<EvalSettings>() {
+            let section = key.path[0].as_str();
+            let of_a_trainer = ["algo", "critic", "fsdp", "lora", "optim", "reference", "replay", "teacher", "train"];
+            assert!(!of_a_trainer.contains(&section), "{}", key.name());
+        }
+    }
+}

@@ -54,6 +54,24 @@ mod tests {
         assert_eq!(micro_batches(&[], 12, 2), Vec::<Vec<usize>>::new());
     }
 
+    /// Numbers of labs-molt 0.1.6, which has as many parts as ranks, and bins of a budget.
+    #[test]
+    fn golden_parts() {
+        let parts = |lengths: &[usize], budget, teams| {
+            let mut parts = micro_batches(lengths, budget, teams);
+            parts.iter_mut().for_each(|part| part.sort_unstable());
+            parts.sort();
+            parts
+        };
+        let eight = [10, 9, 8, 7, 6, 5, 4, 3];
+        assert_eq!(parts(&eight, 1000, 4), [vec![0, 7], vec![1, 6], vec![2, 5], vec![3, 4]]);
+        assert_eq!(parts(&[5, 3, 7, 2, 6], 1000, 3), [vec![0, 1], vec![2], vec![3, 4]]);
+        assert_eq!(parts(&[100, 1, 1, 1], 1000, 2), [vec![0], vec![1, 2, 3]]);
+        for (lengths, budget, bins) in [(&[5, 3, 7, 2, 6][..], 10, 3), (&[5, 3, 7, 2, 6], 20, 2), (&[25, 3], 10, 2)] {
+            assert_eq!(micro_batches(lengths, budget, 1).len(), bins, "{lengths:?} in {budget}");
+        }
+    }
+
     proptest! {
         #[test]
         fn every_row_once_within_the_budget_and_no_micro_batch_much_larger_than_another(

@@ -226,9 +226,10 @@ pub struct Reward {
     pub name: Vec<String>,
     /// What the score of each reward plugin is multiplied by. Unset: 1 for each.
     pub weight: Vec<f64>,
-    /// The reward of an output that cannot be scored, unless the batch holds a lower one.
+    /// The reward of an output that cannot be scored, unless the batch holds a lower one. It is not clipped.
     pub lowest: f64,
-    /// A lower reward is trained as this one. What is taken or added counts for the last turn. Unset: no bound.
+    /// A lower score is trained as this one. What is taken or added counts for the last turn. An output that cannot be
+    /// scored has no score to clip: it gets reward.lowest, or less. Unset: no bound.
     pub clip_low: Option<f64>,
     /// A higher reward is trained as this one. Unset: no bound.
     pub clip_high: Option<f64>,

@@ -184,15 +184,18 @@ impl Reward {
 }
 
 impl Trajectory {
-    /// What each turn is trained with, which adds up to the reward that the rollout is trained with. An output
-    /// that could not be scored earned nothing on its way, and `lowest` with its last turn.
-    pub fn credits(&self, lowest: f64) -> Vec<f64> {
+    /// What each turn is trained with. A score's turns add up to it. An output that could not be scored has for each
+    /// turn `least`, the least that a turn of the batch earned, and for its last whatever is missing to `lowest`, its
+    /// reward. So no turn of it has more than if it had been scored, nor have any turns together; if turns of
+    /// the batch lost something, its own may come to less than its reward.
+    pub fn credits(&self, least: f64, lowest: f64) -> Vec<f64> {
         match self.reward {
             Reward::Scored { .. } => self.turn_rewards.clone(),
             Reward::Invalid { .. } => {
-                let mut credits = vec![0.0; self.turn_rewards.len()];
+                let mut credits = vec![least; self.turn_rewards.len()];
+                let missing = (lowest - least * credits.len() as f64).min(0.0);
                 if let Some(last) = credits.last_mut() {
-                    *last = lowest;
+                    *last += missing;
                 }
                 credits
             }
@@ -211,7 +214,7 @@ mod tests {
     use crate::ids::GroupId;
 
     #[test]
-    fn credits_add_up_to_what_is_trained() {
+    fn credits_add_up_to_a_score_and_never_to_more_than_the_lowest() {
         let trajectory = |reward| Trajectory {
             rollout: RolloutId { group: GroupId(0), member: 0 },
             task: Task { id: "1".into(), messages: Vec::new(), label: None, fields: Vec::new() },
@@ -224,9 +227,13 @@ mod tests {
             metrics: BTreeMap::new(),
         };
         let scored = trajectory(Reward::Scored { value: 0.75, solved: false });
-        assert_eq!(scored.credits(-2.0), [0.25, -0.5, 1.0]);
+        assert_eq!(scored.credits(-0.5, -2.0), [0.25, -0.5, 1.0]);
         let invalid = trajectory(Reward::Invalid { reason: String::new() });
-        assert_eq!(invalid.credits(-2.0), [0.0, 0.0, -2.0], "what it earned on its way is void");
+        assert_eq!(invalid.credits(0.0, -2.0), [0.0, 0.0, -2.0], "what it earned on its way is void");
+        assert_eq!(invalid.credits(-0.5, -2.0), [-0.5, -0.5, -1.0], "it adds up to the lowest");
+        assert_eq!(invalid.credits(0.5, 0.0), [0.5, 0.5, -1.0], "also where every turn earned something");
+        // Each turn of a batch may have lost 5, though none of its rollouts lost that in all.
+        assert_eq!(invalid.credits(-5.0, 0.0), [-5.0, -5.0, -5.0], "no turn of it has more than another");
     }
 
     /// A routing by these weights whose experts at position `p` are `first + p`, twice.
@@ -274,6 +281,19 @@ mod tests {
         let expected = [300, 301, 302, 303, 304, 305, 306].map(Some);
         assert_eq!(replayed(&segment)[..7], expected);
         assert_eq!(segment.routing().map(Routing::version), Some(WeightVersion(5)));
+    }
+
+    /// A prompt of 6 tokens, turns of 2 and 3, and 6 tokens of the environment after each: what labs-molt 0.1.6 gives for
+    /// them, actions at 6..8 and 14..17.
+    #[test]
+    fn actions_are_where_they_were_sampled() {
+        let mut segment = Segment::new(vec![1; 6]);
+        for (turn, length) in [(0, 2), (1, 3)] {
+            segment.push_turn(turn, &vec![sampled(0); length]);
+            segment.push_context(&[5; 6]);
+        }
+        let positions: Vec<usize> = segment.actions().iter().map(|action| action.position).collect();
+        assert_eq!((positions, segment.tokens().len()), (vec![6, 7, 14, 15, 16], 23));
     }
 
     #[test]

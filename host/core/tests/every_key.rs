@@ -1,7 +1,9 @@
 //! No key without an effect: each is kept or refused when it is changed, and some part of the host reads it.
 #![allow(clippy::unwrap_used)] // a failed set-up should stop the test where it is
 
-use molt_core::settings::{ANY, EvalSettings, Key, Kind, Settings, SftSettings, TrainSettings, keys, load};
+use molt_core::settings::{
+    ANY, EvalSettings, Key, Kind, NativeLoss, Settings, SftSettings, TrainSettings, keys, load,
+};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -94,4 +96,31 @@ fn every_key_is_read_somewhere() {
         .map(Key::name)
         .collect();
     assert!(unread.is_empty(), "nothing reads {unread:?}");
+}
+
+/// ARCHITECTURE.md says of every loss, aggregation, correction and estimate of a divergence what it computes.
+#[test]
+fn every_choice_of_the_algorithm_is_in_a_table() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let text = fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
+    let (_, section) = text.split_once("\n## Losses\n").unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let mut words: Vec<String> = NativeLoss::ALL.iter().map(|loss| loss.name().to_owned()).collect();
+    for key in keys::<TrainSettings>() {
+        let name = key.name();
+        let is_one = ["algo.aggregation", "algo.correction.level", "algo.correction.mode", "algo.kl.estimator"]
+            .contains(&name.as_str());
+        if let (true, Kind::Choice(choices)) = (is_one, key.kind) {
+            words.extend(choices);
+        }
+    }
+    assert_eq!(words.len(), 4 + 4 + 4 + 3 + 3, "{words:?}");
+    let missing: Vec<&String> = words.iter().filter(|word| !section.contains(&format!("`{word}`"))).collect();
+    assert!(missing.is_empty(), "nothing is said of {missing:?}");
+    for loss in NativeLoss::ALL {
+        let row = section.lines().find(|line| line.starts_with(&format!("| `{}` |", loss.name()))).unwrap();
+        for bound in [loss.clip_low(), loss.clip_high()].into_iter().flatten() {
+            assert!(row.contains(&bound.to_string()), "the bound of {} is {bound}: {row}", loss.name());
+        }
+    }
 }

@@ -154,6 +154,18 @@ mod tests {
         }
     }
 
+    /// TRL 6789: of .5, .3, .15 and .05 a top-p of .8 keeps two, and the first has .5 of .8 then, not .5. (A little less than
+    /// .8, which the logarithms of both do not quite add up to.)
+    #[test]
+    fn a_truncated_distribution_is_another() {
+        let logprobs = [0.5_f32, 0.3, 0.15, 0.05].map(f32::ln);
+        for (top_p, want) in [(0.7999, -0.470_004), (1.0, -0.693_147)] {
+            let (token, logprob) = draw(&logprobs, top_p, 0.0).unwrap();
+            assert_eq!(token, 0);
+            assert!((logprob - want).abs() < 1e-6, "{logprob} is not {want}");
+        }
+    }
+
     #[test]
     fn what_is_impossible_is_never_drawn() {
         let logprobs = [f32::NEG_INFINITY, 0.0, f32::NEG_INFINITY];

@@ -311,3 +311,89 @@ fn dropped(outcome: &Outcome) -> Option<&Dropped> {
         Outcome::Finished(_) => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use molt_core::chat::Task;
+    use molt_core::ids::RolloutId;
+    use molt_core::settings::FilterBy;
+    use molt_core::trajectory::{Reward, Trajectory};
+    use proptest::prelude::*;
+    use proptest::test_runner::RngSeed;
+
+    /// Members that are solved, not solved, or dropped.
+    fn group(id: u64, members: &[Option<bool>]) -> Group {
+        let task = Task { id: id.to_string(), messages: Vec::new(), label: None, fields: Vec::new() };
+        let outcome = |(member, solved): (u32, &Option<bool>)| {
+            let rollout = RolloutId { group: GroupId(id), member };
+            let Some(solved) = *solved else {
+                return Outcome::Dropped(Dropped {
+                    rollout,
+                    reason: DropReason::NoActionTokens,
+                    detail: String::new(),
+                });
+            };
+            Outcome::Finished(Box::new(Trajectory {
+                rollout,
+                task: task.clone(),
+                segments: Vec::new(),
+                messages: Vec::new(),
+                completion: String::new(),
+                truncated: false,
+                reward: Reward::Scored { value: f64::from(u8::from(solved)), solved },
+                turn_rewards: Vec::new(),
+                metrics: BTreeMap::new(),
+            }))
+        };
+        let outcomes = (0..).zip(members).map(outcome).collect();
+        Group { id: GroupId(id), task: task.clone(), outcomes }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            rng_seed: RngSeed::Fixed(20), failure_persistence: None, ..ProptestConfig::default()
+        })]
+
+        /// Whatever becomes of groups, each of their rollouts is finished in a batch, or dropped, and never both: so many as
+        /// there are groups, times the rollouts of each.
+        #[test]
+        fn every_rollout_is_finished_or_dropped_once(
+            groups in prop::collection::vec(prop::collection::vec(prop::option::of(any::<bool>()), 5), 0..12),
+            min_finished in 1_usize..4, is_filtered: bool, at in 0_usize..12,
+        ) {
+            let filter = GroupFilter {
+                by: FilterBy::PassRate, low: 0.0, high: 1.0, lowest: 0.0, max_refills: usize::MAX,
+            };
+            let limit = ErrorLimit { max_rate: 1.0, window: 16 };
+            let mut book = Book {
+                min_finished,
+                filter: is_filtered.then_some(filter),
+                guard: ErrorGuard::new(limit, 60),
+                dropped: Vec::new(),
+                census: Census::default(),
+            };
+            // In two batches, whichever groups are in each.
+            let mut batches = Vec::new();
+            let mut usable = Vec::new();
+            for (id, members) in (0..).zip(&groups) {
+                if id == at as u64 {
+                    batches.push(book.batch(std::mem::take(&mut usable), None));
+                }
+                usable.extend(book.enter(group(id, members)).expect("no share of failures is too large"));
+            }
+            batches.push(book.batch(usable, None));
+            let finished = batches.iter().flat_map(|batch| &batch.groups).flat_map(Group::finished);
+            let finished = finished.map(|trajectory| trajectory.rollout);
+            let dropped = batches.iter().flat_map(|batch| &batch.dropped).map(|dropped| dropped.rollout);
+            let mut all: Vec<RolloutId> = finished.chain(dropped).collect();
+            all.sort_unstable();
+            let member = |nth: u64| RolloutId { group: GroupId(nth / 5), member: (nth % 5) as u32 };
+            prop_assert_eq!(all, (0..5 * groups.len() as u64).map(member).collect::<Vec<_>>());
+            let entered: usize = batches.iter().map(|batch| batch.census.groups).sum();
+            let kept: usize = batches.iter().map(|batch| batch.groups.len()).sum();
+            let filtered: usize = batches.iter().map(|batch| batch.census.filtered).sum();
+            prop_assert_eq!(entered, kept + filtered);
+        }
+    }
+}

@@ -24,7 +24,8 @@ pub struct EstimatorBatch {
     pub segment_offsets: Vec<u32>,
     /// The turn of each action token.
     pub turns: Vec<u32>,
-    /// What each turn earned, rollout after rollout. A rollout's sum to its reward.
+    /// What each turn earned, rollout after rollout. A scored rollout's sum to its reward; those of one that could not
+    /// be scored may sum to less.
     pub turn_rewards: Vec<f32>,
     /// Where each rollout's `turn_rewards` begin, and last the number of all of them.
     pub turn_offsets: Vec<u32>,

@@ -36,8 +36,9 @@ pub fn check_estimator(settings: &TrainSettings, traits: &Traits) -> Result<Vec<
 /// Asks the estimator for the advantages of all finished rollouts of `groups`, of which the models beside the policy
 /// said something. One row per segment, in order, and the return of every action token.
 ///
-/// An output that could not be scored counts as the lower of `lowest` and the lowest score of the batch, so
-/// that no policy gains by being unscorable.
+/// An output that could not be scored counts as the lower of `lowest` and the lowest score of the batch, turn by turn as
+/// [`Trajectory::credits`] says, so that no policy gains by being unscorable. (That is before whitening, which moves and scales all advantages
+/// of the batch together.)
 pub async fn advantages<'a>(
     estimator: &Estimator,
     traits: &Traits,
@@ -71,11 +72,11 @@ pub fn first_rewards(groups: &[Group], count: usize, lowest: f64) -> Vec<f64> {
     all
 }
 
-/// The lower of `lowest` and the lowest score of the batch.
+/// The lower of `lowest` and the lowest score of the batch, which is what the environment gave where there is none.
 fn lowest_of(groups: &[Group], lowest: f64) -> f64 {
-    let scored = finished(groups).filter_map(|t| match t.reward {
-        Reward::Scored { value, .. } => Some(value),
-        Reward::Invalid { .. } => None,
+    let scored = finished(groups).map(|t| match t.reward {
+        Reward::Scored { value, .. } => value,
+        Reward::Invalid { .. } => t.turn_rewards.iter().sum(),
     });
     scored.fold(lowest, f64::min)
 }
@@ -88,6 +89,7 @@ pub fn finished(groups: &[Group]) -> impl Iterator<Item = &Trajectory> {
 /// The flat arrays of the estimator contract: action tokens only, segment after segment.
 fn estimator_batch(parameters: &[f64], groups: &[Group], lowest: f64) -> EstimatorBatch {
     let floor = lowest_of(groups, lowest);
+    let least = finished(groups).flat_map(|t| &t.turn_rewards).copied().fold(f64::INFINITY, f64::min);
     let mut batch = EstimatorBatch {
         rewards: rewards(groups, lowest).iter().map(|&reward| reward as f32).collect(),
         groups: Vec::new(),
@@ -106,7 +108,7 @@ fn estimator_batch(parameters: &[f64], groups: &[Group], lowest: f64) -> Estimat
         for trajectory in group.finished() {
             let rollout = batch.groups.len() as u32;
             batch.groups.push(dense);
-            batch.turn_rewards.extend(trajectory.credits(floor).iter().map(|&credit| credit as f32));
+            batch.turn_rewards.extend(trajectory.credits(least, floor).iter().map(|&credit| credit as f32));
             batch.turn_offsets.push(batch.turn_rewards.len() as u32);
             for segment in &trajectory.segments {
                 batch.segment_rollouts.push(rollout);
@@ -130,12 +132,14 @@ fn rows<'a>(groups: &'a [Group], advantages: &[f32]) -> Vec<PolicyRow<'a>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::step::tests::{config, rebuilt};
     use molt_core::chat::Task;
     use molt_core::ids::{GroupId, RolloutId, WeightVersion};
     use molt_core::outcome::{DropReason, Dropped, Outcome};
     use molt_core::settings::{KlIn, ParameterValue};
     use molt_core::trajectory::{Sampled, Segment};
     use molt_sandbox::{Parameter, ParameterKind};
+    use proptest::prelude::*;
     use std::collections::BTreeMap;
 
     fn task() -> Task {
@@ -210,9 +214,32 @@ mod tests {
         assert_eq!(batch.segment_rollouts, [0, 0, 1, 2]);
         assert_eq!(batch.segment_offsets, [0, 3, 4, 6, 7]);
         assert_eq!(batch.turns, [0, 0, 1, 2, 0, 1, 0]);
-        // The invalid rollout is trained with -0.5, the lowest of the batch, which its last turn earned.
-        assert_eq!(batch.turn_rewards, [0.25, 0.25, 0.5, 0.0, -0.5, -0.5]);
+        // The invalid rollout is trained with -0.5, the lowest of the batch, and so is each of its turns.
+        assert_eq!(batch.turn_rewards, [0.25, 0.25, 0.5, -0.5, -0.5, -0.5]);
         assert_eq!(batch.turn_offsets, [0, 3, 5, 6]);
+    }
+
+    proptest! {
+        #![proptest_config(config(60))]
+
+        /// What an environment says is in no array of an estimator, however long it is.
+        #[test]
+        fn observations_change_nothing_of_the_batch(gaps in prop::collection::vec(0_usize..9, 20)) {
+            let mut other = groups();
+            let mut gaps = gaps.into_iter().cycle();
+            for outcome in other.iter_mut().flat_map(|group| &mut group.outcomes) {
+                let Outcome::Finished(trajectory) = outcome else { continue };
+                for segment in &mut trajectory.segments {
+                    *segment = rebuilt(segment, |logprob| logprob, || gaps.next().unwrap_or(0));
+                }
+            }
+            prop_assert_eq!(estimator_batch(&[0.5], &other, 0.0), estimator_batch(&[0.5], &groups(), 0.0));
+            let advantages = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
+            let of = |groups: &[Group]| -> Vec<Vec<f32>> {
+                rows(groups, &advantages).into_iter().map(|row| row.advantages).collect()
+            };
+            prop_assert_eq!(of(&other), of(&groups()));
+        }
     }
 
     #[test]
@@ -229,6 +256,12 @@ mod tests {
         assert_eq!(rewards(&groups(), 0.0), [1.0, -0.5, -0.5]);
         assert_eq!(rewards(&groups(), -2.0), [1.0, -2.0, -0.5]);
         assert_eq!(first_rewards(&groups(), 2, 0.0), [1.0, -0.5], "the lowest of all, not only of those");
+        // What the environment took off on the way is not given back.
+        let mut groups = groups();
+        let Some(Outcome::Finished(invalid)) = groups[0].outcomes.last_mut() else { panic!("it is finished") };
+        invalid.turn_rewards = vec![-3.0, 0.5];
+        assert_eq!(rewards(&groups, -2.0), [1.0, -2.5, -0.5]);
+        assert_eq!(estimator_batch(&[], &groups, -2.0).turn_rewards[3..5], [-3.0, -3.0]);
     }
 
     #[test]

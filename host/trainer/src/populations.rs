@@ -42,20 +42,34 @@ impl Tally {
 /// The rollouts of a step: finished ones of `groups` with the reward that each is trained with, and dropped ones.
 pub(crate) fn rollouts(groups: &[Group], rewards: &[f64], dropped: &[Dropped]) -> Metrics {
     let lengths = Tally::of(finished(groups).map(|t| t.action_tokens() as f64));
+    let whole = |t: &Trajectory| t.segments.iter().map(|s| s.tokens().len()).sum::<usize>() as f64;
+    let whole = Tally::of(finished(groups).map(whole));
+    let segments = Tally::of(finished(groups).map(|t| t.segments.len() as f64));
     let turns = Tally::of(finished(groups).map(|t| turn_lengths(t).len() as f64));
     let of_turns = Tally::of(finished(groups).flat_map(turn_lengths).map(|tokens| tokens as f64));
-    let failed = dropped.iter().filter(|dropped| dropped.reason.is_failure()).count();
     let mut metrics = some([
         ("rollout/finished", Some(lengths.count as f64)),
-        ("rollout/dropped", Some(dropped.len() as f64)),
-        ("rollout/failed", Some(failed as f64)),
         ("rollout/length_mean", lengths.mean()),
         ("rollout/length_max", lengths.max()),
+        ("rollout/total_length_mean", whole.mean()),
+        ("rollout/segments_mean", segments.mean()),
+        ("rollout/reward_std", spread(rewards)),
         ("rollout/turns_mean", turns.mean()),
         ("rollout/turns_max", turns.max()),
         ("turn/length_mean", of_turns.mean()),
         ("turn/length_max", of_turns.max()),
         ("group/reward_std_mean", Tally::of(spreads(groups, rewards)).mean()),
+    ]);
+    metrics.extend(self::dropped(dropped));
+    metrics
+}
+
+/// Rollouts that were dropped.
+pub(crate) fn dropped(dropped: &[Dropped]) -> Metrics {
+    let failed = dropped.iter().filter(|dropped| dropped.reason.is_failure()).count();
+    let mut metrics = some([
+        ("rollout/dropped", Some(dropped.len() as f64)),
+        ("rollout/failed", Some(failed as f64)),
     ]);
     for drop in dropped {
         *metrics.entry(format!("dropped/{}", drop.reason.label())).or_default() += 1.0;
@@ -78,14 +92,17 @@ pub(crate) fn zero_variance_groups(groups: &[Group], rewards: &[f64]) -> usize {
     by_group(groups, rewards).filter(|own| own.iter().all(|reward| Some(reward) == own.first())).count()
 }
 
-/// The standard deviation of the rewards of every group with two rollouts or more, with n - 1 below. From the
-/// differences to the mean, so that equal rewards have none.
+/// The standard deviation of the rewards of every group with two rollouts or more.
 fn spreads<'a>(groups: &'a [Group], rewards: &'a [f64]) -> impl Iterator<Item = f64> + 'a {
-    by_group(groups, rewards).filter(|own| own.len() > 1).map(|own| {
-        let mean = own.iter().sum::<f64>() / own.len() as f64;
-        let squares: f64 = own.iter().map(|reward| (reward - mean).powi(2)).sum();
-        (squares / (own.len() - 1) as f64).sqrt()
-    })
+    by_group(groups, rewards).filter_map(spread)
+}
+
+/// The standard deviation of two rewards or more, with n - 1 below. From the differences to the mean, so that equal
+/// rewards have none.
+fn spread(rewards: &[f64]) -> Option<f64> {
+    let mean = rewards.iter().sum::<f64>() / rewards.len() as f64;
+    let squares: f64 = rewards.iter().map(|reward| (reward - mean).powi(2)).sum();
+    (rewards.len() > 1).then(|| (squares / (rewards.len() - 1) as f64).sqrt())
 }
 
 /// How many versions behind `version` the action tokens of the batch were sampled.
@@ -252,6 +269,10 @@ mod tests {
                 ("rollout/finished", 6.0),
                 ("rollout/length_max", 7.0),
                 ("rollout/length_mean", 21.0 / 6.0),
+                ("rollout/reward_std", ((2.18 - 2.6 * 2.6 / 6.0) / 5.0_f64).sqrt()),
+                ("rollout/segments_mean", 1.0),
+                // A prompt of one token, and one of the environment behind each turn.
+                ("rollout/total_length_mean", (21.0 + 6.0 + 9.0) / 6.0),
                 ("rollout/turns_max", 3.0),
                 ("rollout/turns_mean", 9.0 / 6.0),
                 ("turn/length_max", 7.0),

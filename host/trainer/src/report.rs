@@ -211,6 +211,7 @@ impl Step<'_> {
             put("train/entropy", sums.entropy / tokens);
             put("train/clip_fraction", sums.clipped / tokens);
             put("train/dual_clip_fraction", sums.dual_clipped / tokens);
+            put("train/advantage_mean", sums.advantage / tokens);
             put("train/ratio_mean", sums.ratio / tokens);
             put("train/kl_sampled", sums.kl / tokens);
         }
@@ -320,6 +321,7 @@ mod tests {
     use molt_core::outcome::{DropReason, Outcome};
     use molt_core::settings::CorrectionLevel;
     use molt_core::trajectory::{Sampled, Segment};
+    use proptest::prelude::*;
 
     fn group(id: u64, rollouts: &[(Reward, usize, u64)]) -> Group {
         let task = Task { id: "7".into(), messages: Vec::new(), label: None, fields: Vec::new() };
@@ -379,6 +381,7 @@ mod tests {
             sums: PolicySums {
                 tokens: 8,
                 clipped: 2.0,
+                advantage: -0.5,
                 on_policy: 4,
                 gap: 4e-6,
                 gap_max: 3e-6,
@@ -406,6 +409,7 @@ mod tests {
             ("rollout/staleness_mean", 0.5),
             ("rollout/staleness_max", 1.0),
             ("train/clip_fraction", 0.25),
+            ("train/advantage_mean", -0.0625),
             ("train/logprob_gap_mean", 1e-6),
             ("train/logprob_gap_max", 3e-6),
             ("plugin/lines", 2.0),
@@ -421,6 +425,186 @@ mod tests {
         let parts: f64 = parts.iter().map(|part| metrics[&format!("time/{part}")]).sum();
         assert!((parts - metrics["time/step"]).abs() < 1e-12, "nothing is left over");
         assert_eq!(step.line(), "reward 0.50 solved 50% 2 tok/s gen 50% train 25% publish 25%");
+    }
+
+    /// One of a batch's rollouts.
+    #[derive(Debug, Clone)]
+    struct Played {
+        /// None of an output that could not be scored.
+        reward: Option<f64>,
+        truncated: bool,
+        /// The tokens of each turn, and where a second segment begins.
+        turns: Vec<usize>,
+        cut: usize,
+        version: u64,
+    }
+
+    fn played() -> impl Strategy<Value = Vec<Vec<Played>>> {
+        let reward = prop::option::weighted(0.8, prop_oneof![Just(0.0), Just(1.0), -2.0..2.0]);
+        let turns = prop::collection::vec(1_usize..5, 1..4);
+        let rollout = (reward, any::<bool>(), turns, 0_usize..4, 0_u64..12).prop_map(
+            |(reward, truncated, turns, cut, version)| Played { reward, truncated, turns, cut, version },
+        );
+        prop::collection::vec(prop::collection::vec(rollout, 0..5), 0..4)
+    }
+
+    fn groups_of(played: &[Vec<Played>]) -> Vec<Group> {
+        let rollout = |group: u64, member: u32, of: &Played| {
+            let sampled = Sampled { token: 2, logprob: -1.0, version: WeightVersion(of.version) };
+            let mut segments = vec![Segment::new(vec![1; 4])];
+            for (turn, tokens) in of.turns.iter().enumerate() {
+                if turn > 0 && turn == of.cut {
+                    segments.push(Segment::new(vec![1; 4]));
+                }
+                let segment = segments.last_mut().expect("there is one");
+                segment.push_turn(turn as u32, &vec![sampled; *tokens]);
+                segment.push_context(&[3]);
+            }
+            let reward = match of.reward {
+                Some(value) => Reward::Scored { value, solved: value >= 1.0 },
+                None => Reward::Invalid { reason: String::new() },
+            };
+            let outcomes = self::group(group, &[(reward, 1, of.version)]).outcomes;
+            let Some(Outcome::Finished(mut trajectory)) = outcomes.into_iter().next() else {
+                panic!("it is finished")
+            };
+            trajectory.rollout.member = member;
+            (trajectory.segments, trajectory.truncated) = (segments, of.truncated);
+            Outcome::Finished(trajectory)
+        };
+        let group = |(id, rollouts): (u64, &Vec<Played>)| Group {
+            outcomes: (0..).zip(rollouts).map(|(member, of)| rollout(id, member, of)).collect(),
+            ..group(id, &[])
+        };
+        (0..).zip(played).map(group).collect()
+    }
+
+    proptest! {
+        #![proptest_config(crate::step::tests::config(200))]
+
+        /// Each mean once more, slowly: everything of its population in one list, summed up and divided by its length.
+        #[test]
+        fn every_mean_is_that_of_a_slow_recount(played in played(), drops in 0_u32..4) {
+            let groups = groups_of(&played);
+            let rewards: Vec<f64> = played.iter().flatten().map(|of| of.reward.unwrap_or(-2.0)).collect();
+            let drop = |member| Dropped {
+                rollout: RolloutId { group: GroupId(9), member },
+                reason: if member % 2 == 0 { DropReason::Filtered } else { DropReason::NoReward },
+                detail: String::new(),
+            };
+            let step = Step {
+                groups: &groups,
+                replayed: None,
+                rewards: &rewards,
+                silent: 0,
+                dropped: &(0..drops).map(drop).collect::<Vec<_>>(),
+                census: None,
+                buckets: None,
+                shaped: None,
+                mask_truncated: true,
+                source_key: "data_source",
+                version: WeightVersion(11),
+                sums: PolicySums::default(),
+                update: Update::default(),
+                times: Times::default(),
+            };
+            let metrics = step.metrics();
+            let all: Vec<&Played> = played.iter().flatten().collect();
+            let of = |value: &dyn Fn(&Played) -> f64| all.iter().map(|of| value(of)).collect::<Vec<f64>>();
+            let truth = |is: bool| if is { 1.0 } else { 0.0 };
+            let length = |of: &Played| of.turns.iter().sum::<usize>() as f64;
+            // A segment begins with a prompt of 4, and behind each turn there is a token of the environment.
+            let segments = |of: &Played| 1 + usize::from(of.cut > 0 && of.cut < of.turns.len());
+            let every_turn: Vec<f64> = all.iter().flat_map(|of| &of.turns).map(|&tokens| tokens as f64).collect();
+            let ages: Vec<f64> =
+                all.iter().flat_map(|of| vec![(11 - of.version) as f64; length(of) as usize]).collect();
+            // Half the mean squared difference of all pairs is the variance.
+            let spread = |rewards: &[f64]| {
+                let mut squares = 0.0;
+                for a in rewards {
+                    for b in rewards {
+                        squares += (a - b).powi(2);
+                    }
+                }
+                let n = rewards.len() as f64;
+                (squares / (2.0 * n * (n - 1.0))).sqrt()
+            };
+            let of_group = |group: &Vec<Played>| -> Vec<f64> {
+                group.iter().map(|of| of.reward.unwrap_or(-2.0)).collect()
+            };
+            let spreads = played.iter().map(of_group).filter(|rewards| rewards.len() > 1);
+            let spreads: Vec<f64> = spreads.map(|rewards| spread(&rewards)).collect();
+            let means = [
+                ("rollout/reward_mean", rewards.clone()),
+                ("rollout/solved_rate", of(&|of| truth(of.reward.is_some_and(|value| value >= 1.0)))),
+                ("rollout/truncated_rate", of(&|of| truth(of.truncated))),
+                ("rollout/invalid_rate", of(&|of| truth(of.reward.is_none()))),
+                ("rollout/length_mean", of(&length)),
+                ("rollout/turns_mean", of(&|of| of.turns.len() as f64)),
+                ("rollout/total_length_mean", of(&|of| {
+                    length(of) + (of.turns.len() + 4 * segments(of)) as f64
+                })),
+                ("rollout/segments_mean", of(&|of| segments(of) as f64)),
+                ("turn/length_mean", every_turn.clone()),
+                ("rollout/staleness_mean", ages.clone()),
+                ("group/reward_std_mean", spreads),
+                ("rollout/reward_std", if rewards.len() > 1 { vec![spread(&rewards)] } else { Vec::new() }),
+            ];
+            for (name, values) in means {
+                let want = (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
+                let same = match (metrics.get(name), want) {
+                    (Some(found), Some(want)) => (found - want).abs() < 1e-9,
+                    (found, want) => found.is_none() && want.is_none(),
+                };
+                prop_assert!(same, "{name}: {:?} is not {want:?}", metrics.get(name));
+            }
+            let most = |values: Vec<f64>| values.into_iter().reduce(f64::max);
+            for (name, values) in [
+                ("rollout/length_max", of(&length)),
+                ("rollout/turns_max", of(&|of| of.turns.len() as f64)),
+                ("turn/length_max", every_turn),
+                ("rollout/staleness_max", ages.clone()),
+            ] {
+                prop_assert_eq!(metrics.get(name).copied(), most(values), "{}", name);
+            }
+            let shares: f64 = metrics.iter().filter(|(name, _)| name.starts_with("staleness/")).map(|(_, x)| x).sum();
+            prop_assert!((shares - truth(!ages.is_empty())).abs() < 1e-9, "every token has one age");
+            prop_assert_eq!(metrics["rollout/finished"], all.len() as f64);
+            prop_assert_eq!(metrics["rollout/dropped"], f64::from(drops));
+            let by_reason: f64 = metrics.iter().filter(|(name, _)| name.starts_with("dropped/")).map(|(_, x)| x).sum();
+            prop_assert_eq!(by_reason, f64::from(drops));
+        }
+    }
+
+    /// Of two batches with 3 of 12 and 3 of 4 the share is 6 of 16, not the mean of the shares, .5 (TRL 6380).
+    #[test]
+    fn a_mean_is_no_mean_of_means() {
+        let scored = |right: usize, all: usize| -> Vec<(Reward, usize, u64)> {
+            (0..all).map(|nth| (Reward::Scored { value: 0.0, solved: nth < right }, 1, 0)).collect()
+        };
+        let groups = [group(0, &scored(3, 12)), group(1, &scored(3, 4))];
+        let mut sums = PolicySums { tokens: 12, clipped: 3.0, units: 12, outside: 3, ..PolicySums::default() };
+        sums.add(&PolicySums { tokens: 4, clipped: 3.0, units: 4, outside: 3, ..PolicySums::default() });
+        let step = Step {
+            groups: &groups,
+            replayed: None,
+            rewards: &[0.0; 16],
+            silent: 0,
+            dropped: &[],
+            census: None,
+            buckets: None,
+            shaped: None,
+            mask_truncated: false,
+            source_key: "data_source",
+            version: WeightVersion(0),
+            sums,
+            update: Update::default(),
+            times: Times::default(),
+        };
+        let metrics = step.metrics();
+        for name in ["rollout/solved_rate", "train/clip_fraction", "train/correction_outside"] {
+            assert_eq!(metrics[name], 0.375, "{name}");
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::held_out::{Best, HeldOut};
 use crate::kl::Reached;
 use crate::loss::PolicyLoss;
 use crate::optim::Update;
+use crate::populations;
 use crate::ranks::Ranks;
 use crate::replay::{Replay, in_order, row_places};
 use crate::report::{Clock, Step, Summary, Times, markdown, zero_advantage_groups};
@@ -216,7 +217,7 @@ fn run<G: Generator>(
             Ok(Some(batch)) => batch,
             Ok(None) => break,
             Err(error) => {
-                record_dropped(&batches.take_dropped(), summary, run_dir)?;
+                record_rest(&mut batches, summary, run_dir)?;
                 return Err(error.into());
             }
         };
@@ -343,7 +344,7 @@ fn run<G: Generator>(
                     checkpoints.save((&mut *learner, beside.critic.as_mut()), step, &state)?;
                 }
                 Err(error) => {
-                    record_dropped(&batches.take_dropped(), summary, run_dir)?;
+                    record_rest(&mut batches, summary, run_dir)?;
                     return Err(error.into());
                 }
             }
@@ -356,7 +357,7 @@ fn run<G: Generator>(
             checkpoints.save((&mut *learner, beside.critic.as_mut()), summary.steps, &state)?;
         }
     }
-    record_dropped(&batches.take_dropped(), summary, run_dir)?;
+    record_rest(&mut batches, summary, run_dir)?;
     drop(batches);
     if summary.steps == 0 && end == End::Finished {
         return Err(TrainError::NothingTrained);
@@ -415,6 +416,20 @@ fn record_dropped(dropped: &[Dropped], summary: &mut Summary, run_dir: &RunDir) 
             drop.reason.label(),
             drop.detail
         ))?;
+    }
+    Ok(())
+}
+
+/// Counts the rollouts that were dropped after the last batch, in a line of their own among the metrics.
+fn record_rest<G: Generator>(
+    batches: &mut Batches<G>,
+    summary: &mut Summary,
+    run_dir: &mut RunDir,
+) -> Result<(), TrainError> {
+    let rest = batches.take_dropped();
+    record_dropped(&rest, summary, run_dir)?;
+    if !rest.is_empty() {
+        run_dir.metrics(summary.steps, &populations::dropped(&rest))?;
     }
     Ok(())
 }

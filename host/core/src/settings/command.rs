@@ -70,6 +70,9 @@ pub enum Problem {
     /// A key that the command does not have.
     #[error("{place}: there is no setting {key}{}", suggestion(.nearest))]
     Unknown { place: String, key: String, nearest: Option<String> },
+    /// A key that other frameworks have, and this one has a reason not to have.
+    #[error("{place}: {key} {sentence}")]
+    Absent { place: String, key: String, sentence: &'static str },
     /// A value of the wrong type.
     #[error("{place}: {key} is {value}, but must be {expected}")]
     Type { place: String, key: String, value: String, expected: String },

@@ -130,9 +130,22 @@ fn check(
     good
 }
 
+/// Keys of the rollouts that are trained which there are not, however near another is.
+const UNTRUNCATED: [&str; 3] = ["rollout.top_p", "rollout.top_k", "rollout.min_p"];
+
+/// Why.
+const WHY_UNTRUNCATED: &str = "is no setting: training samples from the whole distribution, since the log-probability that \
+                               a token is trained with is that of the whole, and in a truncated one it has another. Leave \
+                               it out; rollout.temperature makes likely tokens likelier, in sampling and in training \
+                               alike, and eval.top_p truncates in evaluation, where nothing is trained";
+
 /// A key that is near to none of `names` may be meant for a map of its section.
 fn unknown(keys: &[Key], names: Vec<String>, path: &[String], place: String) -> Problem {
     let key = path.join(".");
+    let has_rollouts = keys.iter().any(|known| known.path.first() == path.first());
+    if UNTRUNCATED.contains(&&*key) && has_rollouts {
+        return Problem::Absent { place, key, sentence: WHY_UNTRUNCATED };
+    }
     let nearest = nearest(&key, names.iter().map(String::as_str));
     let nearest = nearest.or_else(|| keys.iter().find_map(|key| key.in_map(path)));
     Problem::Unknown { place, key, nearest }

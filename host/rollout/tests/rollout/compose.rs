@@ -66,7 +66,7 @@ async fn one_failure_drops_and_one_invalid_verdict_is_invalid_in_whatever_order(
         for rollout in finished(&group) {
             assert_eq!(rollout.reward, Reward::Invalid { reason: "cannot be scored".into() });
             assert_eq!(rollout.metrics["reward/exact-match"], 0.0);
-            assert_eq!(rollout.credits(-1.0), [-1.0]);
+            assert_eq!(rollout.credits(0.0, -1.0), [-1.0]);
         }
     }
     // A failure beats an invalid verdict, also of a reward that is asked later: without a label exact-match is infra.
@@ -208,7 +208,7 @@ async fn every_turn_keeps_what_it_earned_and_the_last_the_rewards_too() {
     let rollout = finished(&group)[0];
     let third = 1.0 / 3.0;
     assert_eq!(rollout.turn_rewards, [third, 0.0, third + 0.5]);
-    assert_eq!(rollout.credits(0.0), rollout.turn_rewards);
+    assert_eq!(rollout.credits(0.0, 0.0), rollout.turn_rewards);
     assert_eq!((rollout.metrics["reward/quiz"], rollout.metrics["reward/hostile"]), (2.0 * third, 1.0));
     let Reward::Scored { value, solved } = rollout.reward else { panic!("{:?}", rollout.reward) };
     assert!((value - (2.0 * third + 0.5)).abs() < 1e-12 && solved, "{value} {solved}");
@@ -216,7 +216,7 @@ async fn every_turn_keeps_what_it_earned_and_the_last_the_rewards_too() {
     // What an environment gave on the way is void when the end cannot be scored.
     let invalid: Script = |last, _| if last == "c" { "invalid".into() } else { last.into() };
     let group = quiz(vec![hostile_times(1.0)], invalid).group(GROUP, &task, 0..1).await.unwrap();
-    assert_eq!(finished(&group)[0].credits(-0.5), [0.0, 0.0, -0.5]);
+    assert_eq!(finished(&group)[0].credits(0.0, -0.5), [0.0, 0.0, -0.5]);
 
     // A rollout cut short has as many as turns were played.
     let mut driver = quiz(vec![], script);

@@ -84,6 +84,20 @@ async fn every_prompt_extends_the_one_before_by_what_was_sampled_and_a_seam() {
     assert_eq!(turns, [0, 0, 1, 1]);
 }
 
+/// Two turns that earn a half each. What an environment says with its last reward is no turn's context, and so in no token:
+/// labs-molt 0.1.6 appends it, and never trains it.
+#[tokio::test]
+async fn turns_earn_their_part_and_lie_where_they_were_asked_for() {
+    let driver = driver(environment("quiz"), vec![], |last, _| if last == "a" { "a".into() } else { "bb".into() });
+    let got = finished(rollout(&driver, &task("a", Some("a\nbb"), &[("more", "b")])).await);
+    assert_eq!((got.turn_rewards.as_slice(), &got.reward), (&[0.5, 0.5][..], &scored(1.0, true)));
+    let [first, second] = &requests(&driver)[..] else { panic!("two turns") };
+    let (first, second) = (first.prompt.len(), second.prompt.len());
+    let positions: Vec<usize> = got.segments[0].actions().iter().map(|action| action.position).collect();
+    assert_eq!(positions, (first..first + 2).chain(second..second + 3).collect::<Vec<_>>());
+    assert_eq!(got.segments[0].tokens().len(), second + 3);
+}
+
 #[tokio::test]
 async fn a_tool_call_reaches_the_environment_as_one() {
     let script = |last: &str, _| match last {

@@ -7,4 +7,5 @@ mod episode;
 mod evaluate;
 mod filter;
 mod judge;
+mod reasons;
 mod scripted;

@@ -38,7 +38,8 @@ impl Correction {
     }
 
     /// Whether a sequence with these `log π_old − log π_sampled` is within the band: at the level `seq` their sum,
-    /// at `geo` their mean. Without action tokens the ratio is 1.
+    /// at `geo` their mean. Without action tokens the ratio is 1, and the sequence is none of those that the share
+    /// outside is of: nothing of it is trained. (labs-molt 0.1.6 counts it as outside.)
     pub fn keeps(&self, log_ratios: impl Iterator<Item = f64>) -> bool {
         let (sum, count) = log_ratios.fold((0.0, 0), |(sum, count), ratio| (sum + ratio, count + 1));
         match self.level {

@@ -162,6 +162,26 @@ fn golden_numbers() {
     }
 }
 
+/// Part of a step of 50 tokens. labs-molt 0.1.6 multiplies by its 4 ranks, over which gradients are averaged; here they
+/// add up, so that it is a quarter of that.
+#[test]
+fn a_part_of_a_step_has_the_denominator_of_the_whole() {
+    let mut lengths = vec![3, 3];
+    lengths.extend([11; 4]);
+    let loss = plain(PPO);
+    let weights = loss.weights(&lengths);
+    let (mut total, mut slopes) = (0.0, Vec::new());
+    for (tokens, weight) in golden().iter().zip(weights) {
+        for token in tokens {
+            let of_token = loss.token(token, &loss.sequence(tokens));
+            total += weight * of_token.loss;
+            slopes.push(4.0 * weight * of_token.slope);
+        }
+    }
+    close(&[4.0 * total], &[0.183829]);
+    close(&slopes, &GRADIENT.map(|g| 0.48 * g));
+}
+
 /// Of plain PPO, without what is no action.
 const GRADIENT: [f64; 6] = [0.0, 0.166667, -0.055860, -0.034114, 0.607373, -0.101088];
 
@@ -213,6 +233,9 @@ fn numbers_from_the_tests_of_the_original() {
 
 #[test]
 fn a_far_ratio_stays_finite() {
+    // As far up with a positive advantage: clipped.
+    let found = run(&plain(Surrogate::Gspo { low: 0.2, high: 0.2 }), &[vec![token(1000.0, 0.0, 0.0, 1.0)]]);
+    assert_eq!((found.loss, found.slopes, found.clipped), (-1.2, vec![0.0], 1));
     // exp(30) = 1.0686e13, as labs-molt 0.1.6 gives for PPO; its GSPO is infinite.
     for (surrogate, slope) in [
         (PPO, 0.0),
@@ -471,6 +494,36 @@ proptest! {
         for (got, want) in found.slopes.iter().zip(&gradient) {
             prop_assert!((got - want).abs() <= 1e-11 * want.abs().max(1.0), "{got} is not {want}");
         }
+    }
+
+    /// What a correction masks is not there: whatever its advantage is, and however far it is outside, not a bit of the
+    /// loss or of its gradient changes. (A ratio that is no number is never masked: it makes the step fail.)
+    #[test]
+    fn what_is_masked_cannot_be_seen(
+        loss in losses(), sequences in tokens(), low in 0.7..1.0, high in 1.0..1.3,
+        level in prop_oneof![Just(CorrectionLevel::Token), Just(CorrectionLevel::Seq), Just(CorrectionLevel::Geo)],
+        poison in prop_oneof![Just(f64::NAN), Just(f64::INFINITY), Just(1e9), Just(-1e9)],
+    ) {
+        let correction = Some(Correction { level, mode: CorrectionMode::Mask, low, high });
+        // As with every correction: settings refuse the sum of both.
+        let loss = PolicyLoss { correction, importance: Importance::Old, ..loss };
+        let mut poisoned = sequences.clone();
+        for (tokens, others) in sequences.iter().zip(&mut poisoned) {
+            let sequence = loss.sequence(tokens);
+            for (token, other) in tokens.iter().zip(others) {
+                if loss.token(token, &sequence).is_outside {
+                    other.advantage = poison;
+                    if poison == -1e9 {
+                        other.sampled = poison;
+                    }
+                }
+            }
+        }
+        let bits = |found: Found| {
+            let slopes: Vec<u64> = found.slopes.into_iter().map(f64::to_bits).collect();
+            (found.loss.to_bits(), slopes, found.outside)
+        };
+        prop_assert_eq!(bits(run(&loss, &poisoned)), bits(run(&loss, &sequences)));
     }
 
     /// The order of sequences and of tokens, and sequences that are not trained, change nothing.

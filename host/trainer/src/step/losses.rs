@@ -3,7 +3,8 @@
 use super::pass::MicroBatch;
 use super::ranks::{flat, own, ranks, together, with_store};
 use super::tests::{
-    LOSS, alone, config, decoder, gradient, layout, of_kind, optim, relative_difference, segment, shapes,
+    LOSS, alone, config, decoder, gradient, layout, of_kind, optim, rebuilt, relative_difference, segment,
+    shapes,
 };
 use super::*;
 use crate::loss::correction::Correction;
@@ -12,11 +13,16 @@ use crate::loss::surrogate::Surrogate;
 use crate::loss::tests::losses;
 use crate::loss::{Given, PolicyLoss};
 use crate::ranks::Ranks;
+use crate::shape::without_truncated;
+use molt_core::chat::Task;
+use molt_core::ids::{GroupId, RolloutId};
+use molt_core::outcome::{Group, Outcome};
 use molt_core::settings::{Aggregation, CorrectionLevel, CorrectionMode, Importance, KlEstimator};
-use molt_core::trajectory::Segment;
+use molt_core::trajectory::{Reward, Segment, Trajectory};
 use molt_model::Weights;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
+use std::collections::BTreeMap;
 use tch::Kind;
 
 /// Rows of which everything is known; if not, nothing of the weights that training on their batch began with.
@@ -39,8 +45,8 @@ fn known(segments: &[(Segment, Vec<f32>)], is_old_known: bool) -> Vec<PolicyRow<
 fn same(found: &PolicySums, expected: &PolicySums) -> Result<(), TestCaseError> {
     let near = |a: f64, b: f64| (a - b).abs() <= 1e-12 * b.abs().max(1.0);
     let numbers = |sums: &PolicySums| {
-        let PolicySums { loss, clipped, dual_clipped, ratio, kl, kl_reference, entropy, .. } = *sums;
-        [loss, clipped, dual_clipped, ratio, kl, kl_reference, entropy]
+        let PolicySums { loss, clipped, dual_clipped, advantage, ratio, kl, kl_reference, entropy, .. } = *sums;
+        [loss, clipped, dual_clipped, advantage, ratio, kl, kl_reference, entropy]
     };
     for (a, b) in numbers(found).into_iter().zip(numbers(expected)) {
         prop_assert!(near(a, b), "{a} is not {b}: {found:?}, {expected:?}");
@@ -107,6 +113,79 @@ proptest! {
             same(&sums, &expected)?;
             prop_assert!(difference <= 1e-11, "gradients differ by {:e}", difference);
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(config(48))]
+
+    /// What `train.mask_truncated` leaves out is not there: whatever its tokens were sampled with, their advantages, and
+    /// what older weights and a reference say of them, not a bit of the loss or of its gradient changes.
+    #[test]
+    fn masked_rollouts_cannot_be_seen(
+        loss in losses(), shapes in shapes(), masked: u32,
+        poison in prop_oneof![Just(f32::NAN), Just(f32::INFINITY), Just(1e9_f32), Just(-1e9_f32)],
+    ) {
+        let is_masked = |nth: usize| masked >> nth & 1 == 1;
+        prop_assume!((0..shapes.len()).any(|nth| !is_masked(nth)));
+        let clean: Vec<_> = shapes.iter().map(|&(salt, p, a, b, c)| segment(salt, [p, a, b, c])).collect();
+        let spoilt = |(nth, (segment, advantages)): (usize, &(Segment, Vec<f32>))| match is_masked(nth) {
+            // A log-probability when it was sampled is always finite.
+            true => (rebuilt(segment, |_| if poison.is_finite() { poison } else { -1e9 }, || 3), vec![poison; advantages.len()]),
+            false => (segment.clone(), advantages.clone()),
+        };
+        let spoilt: Vec<_> = clean.iter().enumerate().map(spoilt).collect();
+        let of = |segments: &[(Segment, Vec<f32>)], is_spoilt: bool| {
+            let groups = [truncated(segments, is_masked)];
+            let mut rows = known(segments, true);
+            for (_, row) in rows.iter_mut().enumerate().filter(|(nth, _)| is_spoilt && is_masked(*nth)) {
+                (row.old, row.reference) = (Some(row.advantages.clone()), Some(row.advantages.clone()));
+            }
+            let rows = without_truncated(&groups, rows);
+            let learner = alone(of_kind(Kind::Double, "0.3"), layout(100_000));
+            let sums = learner.policy_gradient(&rows, &loss).expect("a gradient");
+            (sums.loss.to_bits(), gradient(&learner).into_iter().map(f64::to_bits).collect::<Vec<_>>())
+        };
+        prop_assert!(of(&spoilt, true) == of(&clean, false));
+    }
+}
+
+/// A group of one rollout for each segment.
+fn truncated(segments: &[(Segment, Vec<f32>)], is_truncated: impl Fn(usize) -> bool) -> Group {
+    let task = Task { id: "1".into(), messages: Vec::new(), label: None, fields: Vec::new() };
+    let rollout = |(nth, (segment, _)): (usize, &(Segment, Vec<f32>))| {
+        Outcome::Finished(Box::new(Trajectory {
+            rollout: RolloutId { group: GroupId(0), member: nth as u32 },
+            task: task.clone(),
+            segments: vec![segment.clone()],
+            messages: Vec::new(),
+            completion: String::new(),
+            truncated: is_truncated(nth),
+            reward: Reward::Scored { value: 0.0, solved: false },
+            turn_rewards: Vec::new(),
+            metrics: BTreeMap::new(),
+        }))
+    };
+    let outcomes = segments.iter().enumerate().map(rollout).collect();
+    Group { id: GroupId(0), task: task.clone(), outcomes }
+}
+
+/// A sequence without action tokens is nothing that a correction could find outside its band, or inside.
+#[test]
+fn a_sequence_without_tokens_is_no_unit_of_a_correction() {
+    let segments = [segment(1, [3, 4, 2, 3]), (Segment::new(vec![1, 2, 3]), Vec::new())];
+    let rows: Vec<PolicyRow<'_>> =
+        segments.iter().map(|(segment, advantages)| PolicyRow::new(segment, advantages.clone())).collect();
+    for (level, band, outside) in [
+        (CorrectionLevel::Geo, (0.0, 1e9), 0),
+        (CorrectionLevel::Geo, (1.0, 1.0), 1),
+        (CorrectionLevel::Seq, (1.0, 1.0), 1),
+    ] {
+        let correction = Correction { level, mode: CorrectionMode::Mask, low: band.0, high: band.1 };
+        let loss = PolicyLoss { correction: Some(correction), importance: Importance::Old, ..LOSS };
+        let learner = alone(of_kind(Kind::Double, "0.3"), layout(100_000));
+        let sums = learner.policy_gradient(&rows, &loss).expect("a gradient");
+        assert_eq!((sums.units, sums.outside), (1, outside), "{level:?} {band:?}");
     }
 }
 

@@ -61,6 +61,7 @@ pub struct PolicySums {
     pub loss: f64,
     pub clipped: f64,
     pub dual_clipped: f64,
+    pub advantage: f64,
     pub ratio: f64,
     pub kl: f64,
     /// The divergence from the reference, as it is reported.
@@ -90,6 +91,7 @@ impl PolicySums {
         self.tokens = tokens;
         self.clipped += other.clipped;
         self.dual_clipped += other.dual_clipped;
+        self.advantage += other.advantage;
         self.ratio += other.ratio;
         self.kl += other.kl;
         self.kl_reference += other.kl_reference;
@@ -105,15 +107,16 @@ impl PolicySums {
 impl PolicySums {
     /// What all ranks saw together, of which this is this rank's part; `tokens` and `units` are of all already.
     fn over(self, ranks: Option<&Group>) -> Result<Self, TrainError> {
-        let Self { loss, clipped, dual_clipped, ratio, kl, kl_reference, entropy, gap, .. } = self;
+        let Self { loss, clipped, dual_clipped, advantage, ratio, kl, kl_reference, entropy, gap, .. } = self;
         let counts = [self.on_policy as f64, self.outside as f64];
-        let own = [loss, clipped, dual_clipped, ratio, kl, kl_reference, entropy, gap, counts[0], counts[1]];
+        let means = [loss, clipped, dual_clipped, advantage, ratio, kl, kl_reference, entropy, gap];
+        let own = [&means[..], &counts].concat();
         let all = sums(ranks, &own)?;
         let most = largest(ranks, &[self.gap_max])?[0];
-        let [loss, clipped, dual_clipped, ratio, kl, kl_reference, entropy, gap, on_policy, outside] =
+        let [loss, clipped, dual_clipped, advantage, ratio, kl, kl_reference, entropy, gap, on_policy, outside] =
             all[..]
         else {
-            unreachable!("ten sums")
+            unreachable!("eleven sums")
         };
         // A maximum over ranks may lose a NaN; a sum does not.
         let gap_max = if gap.is_nan() { gap } else { most };
@@ -121,6 +124,7 @@ impl PolicySums {
             loss,
             clipped,
             dual_clipped,
+            advantage,
             ratio,
             kl,
             kl_reference,
@@ -181,6 +185,7 @@ impl Learner {
                 own.loss += weight * (token.loss - loss.entropy_coef * entropy);
                 own.clipped += f64::from(u8::from(token.policy.is_clipped));
                 own.dual_clipped += f64::from(u8::from(token.policy.is_dual_clipped));
+                own.advantage += f64::from(row.advantages[target.nth]);
                 own.ratio += token.policy.ratio;
                 own.kl += token.kl;
                 own.kl_reference += token.kl_reference;

@@ -92,6 +92,32 @@ pub(crate) fn segment(salt: u32, [prompt, first, between, second]: [u32; 4]) -> 
     (segment, advantages)
 }
 
+/// The same segment with other log-probabilities, and with more context before each turn and at the end: as many tokens
+/// as `gap` says.
+pub(crate) fn rebuilt(
+    segment: &Segment,
+    logprob: impl Fn(f32) -> f32,
+    mut gap: impl FnMut() -> usize,
+) -> Segment {
+    let tokens = segment.tokens();
+    let Some(first) = segment.actions().first() else { return segment.clone() };
+    let mut other = Segment::new(tokens[..first.position].to_vec());
+    let (mut at, mut turn) = (first.position, None);
+    for action in segment.actions() {
+        other.push_context(&tokens[at..action.position]);
+        if turn != Some(action.turn) {
+            other.push_context(&vec![5; gap()]);
+        }
+        let token = tokens[action.position];
+        let sampled = Sampled { token, logprob: logprob(action.logprob), version: action.version };
+        other.push_turn(action.turn, &[sampled]);
+        (at, turn) = (action.position + 1, Some(action.turn));
+    }
+    other.push_context(&tokens[at..]);
+    other.push_context(&vec![5; gap()]);
+    other
+}
+
 pub(super) fn rows(segments: &[(Segment, Vec<f32>)]) -> Vec<PolicyRow<'_>> {
     segments.iter().map(|(segment, advantages)| PolicyRow::new(segment, advantages.clone())).collect()
 }

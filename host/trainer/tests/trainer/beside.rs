@@ -232,7 +232,7 @@ fn a_checkpoint_without_a_critic_is_of_another_run() {
 }
 
 /// A larger model that likes some tokens much better than others.
-fn teacher(dir: &Path) -> PathBuf {
+pub(crate) fn teacher(dir: &Path) -> PathBuf {
     let config = r#"{
         "model_type": "llama", "vocab_size": 266, "hidden_size": 48, "intermediate_size": 64, "head_dim": 16,
         "num_hidden_layers": 1, "num_attention_heads": 3, "num_key_value_heads": 1,

@@ -1,6 +1,7 @@
 //! Supervised fine-tuning, and then reinforcement learning with the embedded engine.
 
 use crate::parts::*;
+use crate::shaping::table;
 use molt_core::ids::WeightVersion;
 use molt_core::settings::{BadRow, Compute, Generator as GeneratorSettings, Lora, Optim, SftSettings};
 use molt_generator::Engine;
@@ -9,6 +10,7 @@ use molt_observe::{RunDir, read_metrics};
 use molt_trainer::checkpoint::From;
 use molt_trainer::sft::SftSummary;
 use molt_trainer::{conversations, sft};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
@@ -168,6 +170,20 @@ fn several_files_with_weights_and_a_loss_on_what_is_held_out() {
     );
     // What is held out is the digit that is learnt most.
     assert!(losses[0].1 > 4.0 && losses[5].1 < 1.0, "{losses:?}");
+}
+
+#[test]
+fn every_metric_of_supervised_training_is_in_its_table() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(dir.path());
+    write_conversations(&dir.path().join("conversations.jsonl"), "");
+    let mut settings = sft_settings(dir.path(), &model);
+    settings.eval.conversations = Some(dir.path().join("conversations.jsonl"));
+    settings.sft.max_steps = Some(1);
+    let (_, run_dir) = fine_tune(&settings, &dir.path().join("sft"));
+    let rows = read_metrics(&run_dir.join("metrics.jsonl")).unwrap();
+    let written: BTreeSet<String> = rows.into_iter().flat_map(|row| row.values.into_keys()).collect();
+    assert_eq!(written, table("Metrics of supervised training").into_iter().collect());
 }
 
 #[test]

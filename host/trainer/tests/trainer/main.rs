@@ -4,6 +4,7 @@
 mod beside;
 mod credit;
 mod experts;
+mod keys;
 mod learning;
 mod losses;
 mod parts;

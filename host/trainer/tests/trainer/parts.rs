@@ -14,11 +14,18 @@ use molt_trainer::checkpoint::From;
 use molt_trainer::held_out::HeldOut;
 use molt_trainer::report::Summary;
 use molt_trainer::rl::{Training, train};
+use proptest::test_runner::{Config as ProptestConfig, RngSeed};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use tokio::runtime::{Builder, Runtime};
 use tokio_util::sync::CancellationToken;
+
+/// The same cases in every run, and no file of failures in the source tree.
+pub(crate) fn cases(cases: u32) -> ProptestConfig {
+    let rng_seed = RngSeed::Fixed(20);
+    ProptestConfig { cases, rng_seed, failure_persistence: None, ..ProptestConfig::default() }
+}
 
 pub(crate) fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()

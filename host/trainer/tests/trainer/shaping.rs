@@ -6,9 +6,10 @@ use crate::scripted::far;
 use molt_core::chat::Task;
 use molt_core::ids::WeightVersion;
 use molt_core::sampling::Finish;
-use molt_core::settings::{CorrectionLevel, FilterBy, Importance, KlIn, TrainSettings};
+use molt_core::settings::{Correction, CorrectionLevel, FilterBy, Importance, KlIn, TrainSettings};
 use molt_core::trajectory::Sampled;
 use molt_generator::{Generation, Generator, GeneratorError, Request, WeightUpdate};
+use molt_model::Decoder;
 use molt_observe::{Row, read_metrics};
 use molt_rollout::Prompts;
 use molt_trainer::TrainError;
@@ -17,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use tch::Tensor;
 use tokio_util::sync::CancellationToken;
 
 /// Whether a rollout of this seed is right under weights of this version, and whether it ends by itself.
@@ -30,6 +32,8 @@ struct Ruled {
     says: Box<Says>,
     version: AtomicU64,
     published: Mutex<Vec<u64>>,
+    /// The weights of every version.
+    weights: Mutex<BTreeMap<u64, Vec<(String, Tensor)>>>,
 }
 
 impl Ruled {
@@ -41,7 +45,12 @@ impl Ruled {
     }
 
     fn saying(says: impl Fn(u64, u64) -> (&'static str, bool) + Send + Sync + 'static) -> Arc<Self> {
-        Arc::new(Self { says: Box::new(says), version: AtomicU64::new(0), published: Mutex::default() })
+        Arc::new(Self {
+            says: Box::new(says),
+            version: AtomicU64::new(0),
+            published: Mutex::default(),
+            weights: Mutex::default(),
+        })
     }
 }
 
@@ -64,6 +73,7 @@ impl Generator for Ruled {
     async fn load_weights(&self, update: WeightUpdate) -> Result<(), GeneratorError> {
         self.version.store(update.version.0, Ordering::SeqCst);
         self.published.lock().unwrap().push(update.version.0);
+        self.weights.lock().unwrap().insert(update.version.0, update.parameters);
         Ok(())
     }
 }
@@ -256,6 +266,31 @@ fn the_best_model_is_the_one_that_was_evaluated() {
     assert!(!runs[0].join(".best.old").exists() && !runs[0].join(".best.part").exists());
 }
 
+/// As above while generation runs ahead: whatever is trained meanwhile, it is the weights of the generator that were
+/// evaluated.
+#[test]
+fn the_best_model_of_a_run_with_a_queue_is_the_one_that_was_evaluated() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut settings = far(&model(dir.path()));
+    settings.train.async_queue_size = 1;
+    settings.train.max_steps = Some(5);
+    settings.train.eval_every = Some(1);
+    settings.train.keep_best = Some("accuracy".into());
+    let generator = Ruled::new(|version, seed| (version == 3 || seed.is_multiple_of(3), true));
+    let (result, run, rows) = go(settings, &generator, Some(prompts(8, "7")), &dir.path().join("run"));
+    result.unwrap();
+    let accuracies: Vec<f64> =
+        rows.iter().filter_map(|row| row.values.get("eval/accuracy").copied()).collect();
+    assert!(accuracies.len() == 6 && accuracies.iter().filter(|accuracy| **accuracy == 1.0).count() == 1);
+    let best = json(&run.join("best/best.json"));
+    assert_eq!((&best["step"], &best["version"], &best["value"]), (&3.into(), &3.into(), &1.0.into()));
+    let kept: BTreeMap<String, Tensor> =
+        Decoder::load(&run.join("best/model")).unwrap().parameters().into_iter().collect();
+    let published = generator.weights.lock().unwrap();
+    let is_kept = |version: u64| published[&version].iter().all(|(name, weight)| kept[name] == *weight);
+    assert_eq!((1..=5).filter(|&version| is_kept(version)).collect::<Vec<_>>(), [3]);
+}
+
 #[test]
 fn filtered_groups_are_counted_and_what_is_trained_has_a_spread() {
     let dir = tempfile::tempdir().unwrap();
@@ -283,10 +318,75 @@ fn filtered_groups_are_counted_and_what_is_trained_has_a_spread() {
     assert!(run.join("model/model.safetensors").is_file());
 }
 
-/// The table of ARCHITECTURE.md: names, in which a word in capitals stands for any.
-fn table() -> Vec<String> {
+/// The last two of ten prompts have no answer: all of their rollouts are dropped, and no batch comes after that.
+#[test]
+fn what_is_dropped_after_the_last_batch_is_in_the_metrics_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(dir.path());
+    for is_sync in [true, false] {
+        let mut settings = sync(&model);
+        settings.train.sync = is_sync;
+        settings.train.async_queue_size = 0;
+        settings.data.shuffle = false;
+        settings.plugins.max_error_rate = 0.9;
+        let mut data = prompts(10, "7");
+        data.rows[2].label = None;
+        data.rows[8..].iter_mut().for_each(|row| row.label = None);
+        let place = dir.path().join(is_sync.to_string());
+        let (result, run) =
+            run(settings, Ruled::new(by_seed), (data, None), &place, &CancellationToken::new());
+        let summary = result.unwrap();
+        assert_eq!((summary.steps, summary.dropped["infra"]), (2, 3 * 8));
+        let rows = read_metrics(&run.join("metrics.jsonl")).unwrap();
+        for (name, dropped) in [("dropped/infra", 24.0), ("rollout/dropped", 24.0), ("rollout/failed", 24.0)] {
+            let all: f64 = rows.iter().filter_map(|row| row.values.get(name)).sum();
+            assert_eq!(all, dropped, "{name}");
+        }
+        assert_eq!(json(&run.join("summary.json"))["dropped"]["infra"], 24);
+    }
+}
+
+/// Nothing is as probable as when it was sampled: every batch is masked whole, and the second is one too many.
+#[test]
+fn a_run_that_masks_everything_warns_and_then_stops() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(dir.path());
+    let mut settings = sync(&model);
+    settings.algo.importance = Importance::Old;
+    settings.algo.correction = Correction {
+        level: CorrectionLevel::Token,
+        low: Some(1.0),
+        high: Some(1.0),
+        max_masked_batches: Some(2),
+        ..Correction::default()
+    };
+    let (result, run, rows) = go(settings.clone(), &Ruled::new(by_seed), None, &dir.path().join("stops"));
+    assert!(
+        matches!(result, Err(TrainError::Masked { step: 2, batches: 2, low: 1.0, high: 1.0 })),
+        "{result:?}"
+    );
+    assert_eq!(rows.len(), 2);
+    assert!(rows.iter().all(|row| row.values["train/correction_outside"] == 1.0));
+    let log = std::fs::read_to_string(run.join("run.log")).unwrap();
+    for step in 1..=2 {
+        let warning = format!("step {step}: 100.0% of the batch is outside the band of algo.correction");
+        assert!(log.contains(&warning), "{log}");
+    }
+    let reason = json(&run.join("status.json"))["reason"].to_string();
+    assert!(reason.contains("algo.correction"), "{reason}");
+    assert!(weights(&run) == std::fs::read(model.join("model.safetensors")).unwrap(), "nothing was learnt");
+    // Without a bound it goes on, and warns.
+    settings.algo.correction.max_masked_batches = None;
+    settings.train.max_steps = Some(3);
+    let (result, run, _) = go(settings, &Ruled::new(by_seed), None, &dir.path().join("goes-on"));
+    assert_eq!(result.unwrap().masked_in_a_row, 3);
+    assert!(std::fs::read_to_string(run.join("run.log")).unwrap().contains("step 3: 100.0% of the batch"));
+}
+
+/// The table of a section of ARCHITECTURE.md: names, in which a word in capitals stands for any.
+pub(crate) fn table(title: &str) -> Vec<String> {
     let text = include_str!("../../../../ARCHITECTURE.md");
-    let (_, section) = text.split_once("\n## Metrics\n").unwrap();
+    let (_, section) = text.split_once(&format!("\n## {title}\n")).unwrap();
     let section = section.split("\n## ").next().unwrap();
     let names = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('|'));
     names.flat_map(|(names, _)| names.split(',')).map(|name| name.trim().trim_matches('`').into()).collect()
@@ -352,7 +452,7 @@ fn every_metric_is_in_the_table_and_the_table_has_no_other() {
         let rows = read_metrics(&run.join("metrics.jsonl")).unwrap();
         written.extend(rows.into_iter().flat_map(|row| row.values.into_keys()));
     }
-    let table = table();
+    let table = table("Metrics");
     let unknown: Vec<&String> =
         written.iter().filter(|name| !table.iter().any(|pattern| matches(pattern, name))).collect();
     assert!(unknown.is_empty(), "not in the table: {unknown:?}");
