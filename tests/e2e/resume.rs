@@ -60,6 +60,27 @@ fn learnt(run: &Path) -> Vec<(u64, f64, f64)> {
         .collect()
 }
 
+/// What a run was trained on, step after step: the number of each group and the line of the data that it is of. From the
+/// trajectories, which such a run keeps of every step.
+fn trained(run: &Path) -> Vec<Vec<(u64, u64)>> {
+    let groups = |step: u64| -> Vec<(u64, u64)> {
+        let text = fs::read_to_string(run.join(format!("trajectories/step-{step:06}.md"))).unwrap();
+        let heads = text.lines().filter_map(|line| line.strip_prefix("## Group ")?.split_once(", row "));
+        heads.map(|(group, row)| (group.parse().unwrap(), row.parse().unwrap())).collect()
+    };
+    (1..=metrics(run).len() as u64).map(groups).collect()
+}
+
+/// That these groups are of a run in which no prompt came twice.
+#[track_caller]
+fn each_once(trained: &[Vec<(u64, u64)>]) {
+    let (groups, rows): (Vec<u64>, Vec<u64>) = trained.iter().flatten().copied().unzip();
+    for mut of in [groups, rows] {
+        of.sort_unstable();
+        assert!(of.windows(2).all(|pair| pair[0] < pair[1]), "twice in {of:?}");
+    }
+}
+
 /// Names of the checkpoints of a run, and of whatever else lies there.
 fn checkpoints(run: &Path) -> Vec<String> {
     let entries = fs::read_dir(run.join("checkpoints")).unwrap();
@@ -143,7 +164,7 @@ fn kill_9_at_random_moments_changes_nothing_of_supervised_training() {
 fn rl(dir: &Path, reward: &Path, more: &[&str]) -> Command {
     let mut command = molt();
     command.args(short_run(dir)).args(["--reward.name", path(reward), "--generator.max_sequences", "1"]);
-    command.args(["--train.max_steps", "12", "--optim.lr", "1e-3"]).args(more);
+    command.args(["--train.max_steps", "12", "--optim.lr", "1e-3", "--log.trajectories_every", "1"]).args(more);
     command
 }
 
@@ -165,9 +186,10 @@ fn kill_9_at_random_moments_changes_nothing_of_reinforcement_learning() {
         assert!(resumed > 2, "{resumed} of {kills} kills came after a checkpoint");
         assert_eq!(learnt(&broken), learnt(&whole));
         assert!(weights(&broken) == weights(&whole), "the weights differ on {nproc}");
-        // Every prompt once: in every step the rollouts of as many groups, all of them trained.
-        let groups: f64 = metrics(&broken).iter().map(|line| line["rollout/groups"].as_f64().unwrap()).sum();
-        assert_eq!(groups, 12.0 * 4.0);
+        let found = trained(&broken);
+        assert_eq!(found, trained(&whole));
+        assert_eq!(found.iter().map(Vec::len).collect::<Vec<_>>(), [4; 12]);
+        each_once(&found);
     }
 }
 
@@ -191,6 +213,7 @@ fn curriculum_and_replay_buffer_survive_kills() {
     assert!(resumed > 0, "{resumed} of 6 kills came after a checkpoint");
     assert_eq!(learnt(&broken), learnt(&whole));
     assert!(weights(&broken) == weights(&whole), "the weights differ");
+    assert_eq!(trained(&broken), trained(&whole));
     let steps = metrics(&whole);
     let of = |name: &str| steps.iter().map(|line| line[name].as_f64().unwrap()).collect::<Vec<f64>>();
     assert_eq!(of("rollout/groups"), [4.0; 12], "as many fresh ones as ever");
@@ -215,9 +238,10 @@ fn an_interrupted_stream_trains_every_prompt_once() {
         command
     };
     killed_at_random(command, 6, timed(rl(&dir.path().join("whole"), &reward, &[])), &mut Random(3));
-    let steps = metrics(&run);
-    let groups: f64 = steps.iter().map(|line| line["rollout/groups"].as_f64().unwrap()).sum();
-    assert_eq!((groups, steps.len()), (30.0, 8));
+    let found = trained(&run);
+    assert_eq!(found.iter().map(Vec::len).collect::<Vec<_>>(), [4, 4, 4, 4, 4, 4, 4, 2]);
+    // So many different ones of 30 are all of them.
+    each_once(&found);
 }
 
 #[test]
