@@ -113,6 +113,11 @@ fn processes(of: u32) -> Vec<u32> {
     std::iter::once(of).chain(text.split_whitespace().map(|pid| pid.parse().unwrap())).collect()
 }
 
+/// It may have ended by itself.
+fn kill_9(pid: u32) {
+    let _ = Command::new("kill").args(["-9", &pid.to_string()]).stderr(Stdio::null()).status();
+}
+
 /// Starts a run again and again and kills one of its processes at a random moment of the time that a whole one
 /// `took`, then lets it end. Gives back how often it went on from a checkpoint.
 fn killed_at_random(
@@ -127,8 +132,7 @@ fn killed_at_random(
         std::thread::sleep(took.mul_f64(random.below(1000) as f64 / 1000.0));
         let all = processes(child.id());
         let victim = all[random.below(all.len() as u64) as usize];
-        // It may have ended by itself.
-        let _ = Command::new("kill").args(["-9", &victim.to_string()]).stderr(Stdio::null()).status();
+        kill_9(victim);
         let output = child.wait_with_output().unwrap();
         resumed += usize::from(text(&output).contains("resume    after step"));
         // Ranks without their launcher end too, but a moment later, and hold nothing that the next run needs.
@@ -253,13 +257,54 @@ fn other_numbers_of_ranks_go_on() {
         let more = ["--optim.warmup_steps", "2", "--nproc", nproc, "--sft.max_steps", steps];
         done(&sft(&parts, &more).args(in_place(&parts)).output().unwrap());
     }
+    assert_close(&parts, &whole);
+}
+
+/// One of each stage's processes is killed at a random moment after a step of that stage; whether by then its checkpoint
+/// is whole is left to chance.
+#[test]
+fn other_numbers_of_ranks_go_on_after_kill_9() {
+    let dir = TempDir::new().unwrap();
+    let reward = length_reward(dir.path());
+    let [whole, parts] = ["whole", "parts"].map(|name| dir.path().join(name));
+    done(&rl(&whole, &reward, &["--train.sync", "true"]).output().unwrap());
+    let command = |nproc: &str| {
+        let mut command = rl(&parts, &reward, &["--train.sync", "true", "--nproc", nproc]);
+        command.args(in_place(&parts));
+        command
+    };
+    let mut random = Random(5);
+    let last = || fs::read_to_string(parts.join("metrics.jsonl")).unwrap_or_default().lines().count() as u64;
+    for (nproc, step) in [("4", 2), ("2", 5), ("3", 7)] {
+        let mut child = command(nproc).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let until = step + random.below(2);
+        let deadline = Instant::now() + Duration::from_secs(300);
+        while last() < until && child.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "no step {until} in five minutes");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::thread::sleep(Duration::from_millis(random.below(200)));
+        let all = processes(child.id());
+        kill_9(all[random.below(all.len() as u64) as usize]);
+        let output = child.wait_with_output().unwrap();
+        assert!(!output.status.success(), "nothing was left to kill on {nproc}: {}", text(&output));
+    }
+    let said = done(&command("3").output().unwrap());
+    assert!(said.contains("resume    after step"), "{said}");
+    assert_eq!(trained(&parts), trained(&whole));
+    assert_close(&parts, &whole);
+}
+
+/// That two runs saw and learnt the same, to 1e-5.
+#[track_caller]
+fn assert_close(found: &Path, expected: &Path) {
     let close = |a: f64, b: f64| (a - b).abs() <= 1e-5 * b.abs().max(1.0);
-    let (found, expected) = (learnt(&parts), learnt(&whole));
     let alike =
         |(a, b): (&(u64, f64, f64), &(u64, f64, f64))| a.0 == b.0 && close(a.1, b.1) && close(a.2, b.2);
-    assert_eq!(found.len(), expected.len());
-    assert!(found.iter().zip(&expected).all(alike), "{found:?} is not {expected:?}");
-    let pairs = values(&parts).into_iter().zip(values(&whole));
+    let (steps, of) = (learnt(found), learnt(expected));
+    assert_eq!(steps.len(), of.len());
+    assert!(steps.iter().zip(&of).all(alike), "{steps:?} is not {of:?}");
+    let pairs = values(found).into_iter().zip(values(expected));
     let furthest = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(furthest <= 1e-5, "weights differ by {furthest:e}");
 }
