@@ -1,8 +1,9 @@
 //! `--nproc N` and launchers of others: ranks train what one process trains, and a lost one ends the run.
 
 use molt_tests::{
-    agree, assert_ok, json, length_reward, molt, numbers, path, root, short_run, text, tiny_model,
+    agree, assert_ok, json, length_reward, molt, numbers, path, plugins, root, short_run, text, tiny_model,
 };
+use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -76,15 +77,15 @@ fn experts_are_shared_by_ranks() {
     let dir = TempDir::new().unwrap();
     let length = length_reward(dir.path());
     let (source, model) = (dir.path().join("source"), dir.path().join("model"));
-    std::fs::create_dir(&source).unwrap();
+    fs::create_dir(&source).unwrap();
     for file in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
-        let text = std::fs::read_to_string(root().join("examples/demo/model").join(file)).unwrap();
+        let text = fs::read_to_string(root().join("examples/demo/model").join(file)).unwrap();
         let mixture = text.replace(
             "\"model_type\": \"llama\",",
             "\"model_type\": \"qwen3_moe\", \"num_experts\": 4, \"num_experts_per_tok\": 2, \
              \"moe_intermediate_size\": 48, \"norm_topk_prob\": true,",
         );
-        std::fs::write(source.join(file), mixture.replace("LlamaForCausalLM", "Qwen3MoeForCausalLM"))
+        fs::write(source.join(file), mixture.replace("LlamaForCausalLM", "Qwen3MoeForCausalLM"))
             .unwrap();
     }
     assert_ok(&molt().args(["init", path(&source), path(&model), "--seed", "1"]).output().unwrap());
@@ -119,7 +120,7 @@ fn endless(run: &Path, more: &[&str]) -> Child {
         .spawn()
         .unwrap();
     let deadline = Instant::now() + Duration::from_secs(120);
-    while !std::fs::read_to_string(run.join("metrics.jsonl")).unwrap_or_default().contains('\n') {
+    while !fs::read_to_string(run.join("metrics.jsonl")).unwrap_or_default().contains('\n') {
         assert!(Instant::now() < deadline, "no step in two minutes");
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -128,7 +129,7 @@ fn endless(run: &Path, more: &[&str]) -> Child {
 
 /// The processes that `parent` started, in order.
 fn children(parent: u32) -> Vec<u32> {
-    let text = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
+    let text = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
     text.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
 }
 
@@ -141,7 +142,7 @@ fn kill(signal: &str, pid: u32) {
 fn gone(pid: u32) {
     let deadline = Instant::now() + Duration::from_secs(60);
     // What nobody waited for has no command line any more.
-    while std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty()) {
+    while fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty()) {
         assert!(Instant::now() < deadline, "process {pid} goes on");
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -251,9 +252,62 @@ fn ranks_that_would_train_something_else_are_refused() {
     let follower = follower.wait_with_output().unwrap();
     let said = text(&follower);
     assert!(!follower.status.success() && !leader.status.success(), "{said}{}", text(&leader));
-    assert!(said.contains("rank 1 has other settings than rank 0"), "{said}");
+    assert!(said.contains("rank 1 and rank 0 differ in their settings"), "{said}");
 
     let alone = rank("0", port, &run).env_remove("WORLD_SIZE").output().unwrap();
     let said = text(&alone);
     assert!(said.contains("RANK is set, and WORLD_SIZE is not"), "{said}");
+}
+
+/// Two machines with the same command line, each with files of its own.
+#[test]
+fn ranks_with_other_files_are_refused() {
+    let dir = TempDir::new().unwrap();
+    let places = ["here", "there"].map(|name| dir.path().join(name));
+    let (length, other) = (length_reward(dir.path()), plugins()[0].join("exact-match.wasm"));
+    let prompts = fs::read_to_string(root().join("examples/demo/train.jsonl")).unwrap();
+    for place in &places {
+        fs::create_dir_all(place.join("model")).unwrap();
+        for file in fs::read_dir(tiny_model()).unwrap() {
+            let file = file.unwrap();
+            fs::copy(file.path(), place.join("model").join(file.file_name())).unwrap();
+        }
+        fs::write(place.join("data.jsonl"), &prompts).unwrap();
+        fs::copy(&length, place.join("length.wasm")).unwrap();
+    }
+    let run = |nth: u32| {
+        let (port, run) = (free_port(), dir.path().join(format!("run-{nth}")));
+        let of = |number: &str, place: &Path| {
+            let mut rank = rank(number, port, &run);
+            rank.args(["--model.path", "model", "--data.prompts", "data.jsonl"]);
+            rank.args(["--reward.name", "length.wasm"]).current_dir(place);
+            rank
+        };
+        let follower = of("1", &places[1]).spawn().unwrap();
+        let leader = of("0", &places[0]).output().unwrap();
+        (leader, follower.wait_with_output().unwrap())
+    };
+    let there = |file: &str| places[1].join(file);
+    let refused = |nth: u32, what: &str| {
+        let (leader, follower) = run(nth);
+        let said = text(&follower);
+        assert!(!follower.status.success() && !leader.status.success(), "{said}{}", text(&leader));
+        assert!(said.contains(&format!("rank 1 and rank 0 differ in their {what}:")), "{said}");
+    };
+    fs::copy(other, there("length.wasm")).unwrap();
+    refused(1, "reward length");
+    fs::write(there("data.jsonl"), prompts.lines().skip(1).collect::<Vec<_>>().join("\n")).unwrap();
+    refused(2, "data");
+    let weights = there("model/model.safetensors");
+    let mut bytes = fs::read(&weights).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&weights, bytes).unwrap();
+    refused(3, "weights");
+    // What a rank that follows does not read need not be there.
+    fs::copy(places[0].join("model/model.safetensors"), weights).unwrap();
+    fs::remove_file(there("data.jsonl")).unwrap();
+    fs::remove_file(there("length.wasm")).unwrap();
+    let (leader, follower) = run(4);
+    assert_ok(&leader);
+    assert_ok(&follower);
 }

@@ -54,13 +54,21 @@ impl Identity {
         components: Value,
         settings: String,
     ) -> Result<Self, TrainError> {
-        let of = |path: &&Path| {
-            digest(path).map_err(|source| TrainError::Unreadable { path: path.to_path_buf(), source })
-        };
-        let data: Vec<String> =
-            data.iter().map(|path| Ok(hexadecimal(&of(path)?))).collect::<Result<_, TrainError>>()?;
-        Ok(Self { command: command.to_owned(), data: data.join(" "), frozen: None, components, settings })
+        Ok(Self { command: command.to_owned(), data: digest_of(data)?, frozen: None, components, settings })
     }
+}
+
+/// The digest of what these files hold.
+///
+/// # Errors
+/// If one cannot be read.
+pub fn digest_of(files: &[&Path]) -> Result<String, TrainError> {
+    let of = |path: &&Path| {
+        let digest =
+            digest(path).map_err(|source| TrainError::Unreadable { path: path.to_path_buf(), source })?;
+        Ok(hexadecimal(&digest))
+    };
+    Ok(files.iter().map(of).collect::<Result<Vec<_>, TrainError>>()?.join(" "))
 }
 
 impl Identity {

@@ -82,9 +82,10 @@ pub enum TrainError {
     )]
     LogprobNotFinite { step: u64 },
     #[error(
-        "rank {rank} has other {what} than rank 0: every rank needs the same command line, settings file and model"
+        "rank {rank} and rank 0 differ in their {what}: every rank needs the same command line, settings file, model, data and \
+         plugins"
     )]
-    RanksDiffer { rank: usize, what: &'static str },
+    RanksDiffer { rank: usize, what: String },
     #[error("rank {} of {size} does not answer any more", .ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     RanksSilent { ranks: Vec<usize>, size: usize, source: TorchError },
     #[error("the checkpoint {} cannot be used: {reason}", path.display())]
