@@ -1,10 +1,11 @@
 //! `--nproc N` and launchers of others: ranks train what one process trains, and a lost one ends the run.
 
 use molt_tests::{
-    agree, assert_ok, json, length_reward, molt, numbers, path, plugins, root, short_run, text, tiny_model,
+    agree, assert_ok, json, length_reward, molt, numbers, path, peer, plugins, root, short_run, skipped, text,
+    tiny_model,
 };
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -119,12 +120,17 @@ fn endless(run: &Path, more: &[&str]) -> Child {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
+    wait_for("step", || fs::read_to_string(run.join("metrics.jsonl")).unwrap_or_default().contains('\n'));
+    child
+}
+
+#[track_caller]
+fn wait_for(what: &str, is_there: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(120);
-    while !fs::read_to_string(run.join("metrics.jsonl")).unwrap_or_default().contains('\n') {
-        assert!(Instant::now() < deadline, "no step in two minutes");
+    while !is_there() {
+        assert!(Instant::now() < deadline, "no {what} in two minutes");
         std::thread::sleep(Duration::from_millis(20));
     }
-    child
 }
 
 /// The processes that `parent` started, in order.
@@ -241,6 +247,104 @@ fn the_variables_of_a_launcher_are_enough() {
     assert_ok(&rank("0", port, &run).output().unwrap());
     assert_ok(&follower.wait_with_output().unwrap());
     assert_eq!(json(&run.join("summary.json"))["steps"], 1);
+}
+
+/// By PyTorch's launcher, whose agent serves the store, and starts both ranks again when one is lost: in the same store.
+#[test]
+fn torchrun_starts_ranks_and_starts_them_again() {
+    let Some(peer) = peer() else {
+        return skipped("torchrun", "`cargo xtask bench train` has not installed it");
+    };
+    let dir = TempDir::new().unwrap();
+    let run = dir.path().join("run");
+    let molt = molt();
+    let mut torchrun = Command::new("python3");
+    torchrun.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]);
+    torchrun.args(["--max-restarts", "1", "--monitor-interval", "0.1", "--no-python"]);
+    torchrun.arg(molt.get_program()).args(short_run(&run));
+    torchrun.args(["--train.max_steps", "200", "--data.passes", "100", "--fsdp.timeout_s", "60"]);
+    torchrun.args(["--ckpt.every", "1", "--ckpt.load", path(&run)]);
+    torchrun.env("PYTHONPATH", peer).current_dir(root()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let child = torchrun.spawn().unwrap();
+    let written = || fs::read_dir(run.join("checkpoints")).is_ok_and(|mut all| all.next().is_some());
+    wait_for("checkpoint", written);
+    let ranks = children(child.id());
+    assert_eq!(ranks.len(), 2);
+    kill("-9", ranks[1]);
+    let output = child.wait_with_output().unwrap();
+    let said = text(&output);
+    assert_ok(&output);
+    assert_eq!(said.matches("ranks     rank 0 of 2 at").count(), 2, "{said}");
+    assert!(said.contains("resume    after step"), "{said}");
+    assert_eq!(json(&run.join("summary.json"))["steps"], 200);
+}
+
+/// Processes that end with the test.
+struct Daemons(Vec<Child>);
+
+impl Drop for Daemons {
+    fn drop(&mut self) {
+        for daemon in &mut self.0 {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+    }
+}
+
+/// A cluster of this machine alone, of whoever runs the test. None if Slurm is not installed, or does not start.
+fn slurm(dir: &Path) -> Option<(Daemons, PathBuf)> {
+    let said = |command: &str| {
+        let output = Command::new("sh").args(["-c", command]).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let find = |name: &str| said(&format!("PATH=$PATH:/usr/sbin:/sbin command -v {name}"));
+    let (controller, node, _) = (find("slurmctld")?, find("slurmd")?, find("srun")?);
+    let (host, user, place) = (said("hostname")?, said("id -un")?, path(dir));
+    let conf = dir.join("slurm.conf");
+    let text = format!(
+        "ClusterName=one\nSlurmctldHost={host}\nSlurmctldPort={}\nSlurmdPort={}\nSlurmUser={user}\nSlurmdUser={user}\n\
+         AuthType=auth/none\nCredType=cred/none\nProctrackType=proctrack/pgid\nTaskPlugin=task/none\nMpiDefault=none\n\
+         SelectType=select/cons_tres\nStateSaveLocation={place}\nSlurmdSpoolDir={place}\n\
+         SlurmctldPidFile={place}/slurmctld.pid\nSlurmdPidFile={place}/slurmd.pid\n\
+         NodeName={host} CPUs=1 State=UNKNOWN\nPartitionName=all Nodes={host} Default=YES State=UP\n",
+        free_port(),
+        free_port()
+    );
+    fs::write(&conf, text).unwrap();
+    let start = |program: &str| {
+        let mut daemon = Command::new(program);
+        daemon.arg("-D").env("SLURM_CONF", &conf).stdout(Stdio::null()).stderr(Stdio::null());
+        daemon.spawn().unwrap()
+    };
+    let daemons = Daemons(vec![start(&controller), start(&node)]);
+    let idle = format!("SLURM_CONF={} sinfo --noheader --format %T", path(&conf));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while said(&idle).as_deref() != Some("idle") {
+        if Instant::now() > deadline {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Some((daemons, conf))
+}
+
+#[test]
+fn srun_starts_ranks() {
+    let dir = TempDir::new().unwrap();
+    let place = dir.path().join("slurm");
+    fs::create_dir(&place).unwrap();
+    let Some((_daemons, conf)) = slurm(&place) else {
+        return skipped("srun", "Slurm is not installed, or does not start here");
+    };
+    let (run, molt) = (dir.path().join("run"), molt());
+    let mut srun = Command::new("srun");
+    srun.args(["--ntasks", "2", "--overcommit"]).arg(molt.get_program()).args(short_run(&run));
+    srun.env("SLURM_CONF", conf).env("MASTER_PORT", free_port().to_string()).current_dir(root());
+    let output = srun.output().unwrap();
+    assert_ok(&output);
+    assert!(text(&output).contains("rank 0 of 2 at"), "{}", text(&output));
+    assert!(text(&output).contains("by a Slurm step"), "{}", text(&output));
+    assert_eq!(json(&run.join("summary.json"))["steps"], 3);
 }
 
 #[test]

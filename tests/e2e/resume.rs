@@ -1,7 +1,7 @@
 //! Checkpoints: a run that was ended in whatever way goes on as if it had not been.
 
 use molt_tests::{
-    assert_ok, json, length_reward, metrics, molt, path, root, run, short_run, text, tiny_model,
+    assert_ok, json, length_reward, metrics, molt, path, root, run, short_run, skipped, text, tiny_model,
 };
 use std::fs;
 use std::path::Path;
@@ -422,9 +422,7 @@ fn a_directory_that_has_become_read_only_leaves_the_last_good_one() {
             as_it_was(nproc, &within.output().unwrap(), "Read-only file system");
         }
     } else {
-        println!(
-            "skipped: nothing can be mounted here; a file in the way of the checkpoint stands in for it"
-        );
+        skipped("a read-only directory", "nothing can be mounted here");
     }
     // Something that is no directory is in the way.
     let in_the_way = place.join(".step-000003.part");
