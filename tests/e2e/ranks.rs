@@ -162,7 +162,7 @@ fn a_rank_that_is_killed_ends_the_run() {
     let ranks = children(child.id());
     assert_eq!(ranks.len(), 2);
     kill("-9", ranks[1]);
-    let output: Output = child.wait_with_output().unwrap();
+    let output = ended(child);
     let said = text(&output);
     assert_eq!(output.status.code(), Some(137), "{said}");
     assert!(said.contains("rank 1 of 2 is lost (signal: 9 (SIGKILL))"), "{said}");
@@ -180,12 +180,54 @@ fn a_rank_that_hangs_ends_the_run_in_time() {
         let child = endless(&run, &["--fsdp.timeout_s", "8"]);
         let ranks = children(child.id());
         kill("-STOP", ranks[hangs]);
-        let output = child.wait_with_output().unwrap();
+        let output = ended(child);
         let said = text(&output);
         assert!(!output.status.success(), "{said}");
         assert!(said.contains(&format!("rank {hangs} of 2 does not answer any more")), "{said}");
         ranks.into_iter().for_each(gone);
     }
+}
+
+/// What a process said that ends by itself. One that does not is killed after a time in which it should have by far.
+#[track_caller]
+fn ended(child: Child) -> Output {
+    let (pid, (tell, told)) = (child.id(), std::sync::mpsc::channel());
+    std::thread::spawn(move || tell.send(child.wait_with_output()));
+    told.recv_timeout(Duration::from_secs(180)).map(Result::unwrap).unwrap_or_else(|_| {
+        kill("-9", pid);
+        panic!("process {pid} does not end")
+    })
+}
+
+/// The thread that trains is stuck, as on a file system that hangs, and the process goes on to say that it lives. Each
+/// rank looks for the checkpoint where it is itself, and one finds a pipe there that nobody writes to.
+#[test]
+fn a_rank_whose_work_hangs_is_named_with_its_collective() {
+    let dir = TempDir::new().unwrap();
+    let [here, there] = ["here", "there"].map(|name| dir.path().join(name));
+    let data = root().join("examples/demo/train.jsonl");
+    let more = ["--data.prompts", path(&data), "--ckpt.every", "1", "--train.max_steps", "1"];
+    fs::create_dir(&here).unwrap();
+    let first = molt().args(short_run(Path::new("first"))).args(more).current_dir(&here).output().unwrap();
+    assert_ok(&first);
+    let checkpoint = "first/checkpoints/step-000001";
+    fs::create_dir_all(there.join(checkpoint)).unwrap();
+    let pipe = there.join(checkpoint).join("part-0-of-1.safetensors");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let (port, run) = (free_port(), dir.path().join("run"));
+    let start = |number: &str, place: &Path| {
+        let mut rank = rank(number, port, &run);
+        rank.args(more).args(["--ckpt.load", "first", "--train.max_steps", "2", "--fsdp.timeout_s", "8"]);
+        rank.current_dir(place).spawn().unwrap()
+    };
+    let (follower, leader) = (start("1", &there), start("0", &here));
+    let said = text(&ended(leader));
+    assert!(said.contains("rank 1 of 2 hangs: its process lives, and the last collective"), "{said}");
+    assert!(said.contains("all-gather of"), "{said}");
+    let reason = &json(&run.join("status.json"))["reason"];
+    assert!(reason.as_str().unwrap().contains("rank 1 of 2 hangs"), "{reason}");
+    // Stuck as it is, it ends too.
+    assert!(!ended(follower).status.success());
 }
 
 #[test]
@@ -220,7 +262,7 @@ fn ctrl_c_ends_all_ranks_with_the_model_saved() {
     for pid in [child.id(), ranks[0], ranks[1]] {
         kill("-INT", pid);
     }
-    let output = child.wait_with_output().unwrap();
+    let output = ended(child);
     assert_eq!(output.status.code(), Some(130), "{}", text(&output));
     assert_eq!(json(&run.join("status.json"))["state"], "interrupted");
     assert!(run.join("model/model.safetensors").is_file());

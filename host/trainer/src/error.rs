@@ -86,8 +86,10 @@ pub enum TrainError {
          plugins"
     )]
     RanksDiffer { rank: usize, what: String },
-    #[error("rank {} of {size} does not answer any more", .ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    #[error("rank {} of {size} does not answer any more", list(ranks))]
     RanksSilent { ranks: Vec<usize>, size: usize, source: TorchError },
+    #[error("rank {} of {size} hangs: its process lives, and the last collective that it began is {last}", list(ranks))]
+    RanksHang { ranks: Vec<usize>, size: usize, last: String, source: TorchError },
     #[error("the checkpoint {} cannot be used: {reason}", path.display())]
     Checkpoint { path: PathBuf, reason: String },
     #[error(
@@ -123,4 +125,8 @@ pub enum TrainError {
     Write { path: PathBuf, source: std::io::Error },
     #[error(transparent)]
     Observe(#[from] ObserveError),
+}
+
+fn list(ranks: &[usize]) -> String {
+    ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

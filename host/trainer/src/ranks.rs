@@ -5,7 +5,7 @@
 //! the ranks' store, in which a rank may wait for hours.
 
 use crate::error::TrainError;
-use crate::heartbeat;
+use crate::heartbeat::{self, Missing, Pulse};
 use crate::loss::{Given, PolicyLoss};
 use crate::mesh::{Groups, Mesh};
 use crate::step::{PolicyRow, ValueRow};
@@ -146,6 +146,7 @@ pub(crate) struct Orders {
     sent: VecDeque<usize>,
     rank: usize,
     size: usize,
+    pulse: Pulse,
 }
 
 /// Bytes of an order under one key: c10d's store closes a connection that sends more than 8 MiB at once.
@@ -239,13 +240,14 @@ impl Ranks {
         meeting._agreed = Some(group);
         let beating = connect()?;
         store.set_timeout(PATIENCE);
-        heartbeat::start(beating, rank, timeout, move || {
+        let pulse = Pulse::own();
+        heartbeat::start(beating, rank, timeout, pulse.clone(), move || {
             // Where the launcher has gone nobody reads it, which must not keep the rank alive.
             let mut said = std::io::stderr().lock();
             let _ = writeln!(said, "error: rank 0 of {size} does not answer any more: rank {rank} ends");
             std::process::exit(1);
         });
-        let orders = Rc::new(RefCell::new(Orders::new(store, (rank, size))));
+        let orders = Rc::new(RefCell::new(Orders { pulse, ..Orders::new(store, (rank, size)) }));
         Ok(Self { meeting: Rc::new(meeting), orders })
     }
 }
@@ -280,7 +282,7 @@ impl Alike {
 
 impl Orders {
     fn new(store: Store, (rank, size): (usize, usize)) -> Self {
-        Self { store, next: 0, sent: VecDeque::new(), rank, size }
+        Self { store, next: 0, sent: VecDeque::new(), rank, size, pulse: Pulse::default() }
     }
 
     /// Sends an order for one of the models to all other ranks.
@@ -305,13 +307,14 @@ impl Orders {
         Ok(())
     }
 
-    /// An error of a collective, with the ranks that do not answer if there are any.
+    /// An error of a collective, with the ranks that it waited for if they can be told.
     pub(crate) fn explained(&self, error: TrainError) -> TrainError {
         let TrainError::Torch(source) = error else { return error };
-        let ranks = heartbeat::silent(&self.store, self.rank, self.size);
-        match ranks.is_empty() {
-            true => TrainError::Torch(source),
-            false => TrainError::RanksSilent { ranks, size: self.size, source },
+        let size = self.size;
+        match self.pulse.missing(&self.store, self.rank, size) {
+            None => TrainError::Torch(source),
+            Some(Missing::Silent(ranks)) => TrainError::RanksSilent { ranks, size, source },
+            Some(Missing::Hang { ranks, last }) => TrainError::RanksHang { ranks, size, last, source },
         }
     }
 

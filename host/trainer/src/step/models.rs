@@ -123,7 +123,8 @@ impl Learner {
                 order => learners
                     .get_mut(&role)
                     .ok_or_else(|| out_of_turn("an order for a model that has not begun"))?
-                    .obey(order)?,
+                    .obey(order)
+                    .map_err(|error| ranks.orders.borrow().explained(error))?,
             }
         }
     }
