@@ -388,6 +388,81 @@ fn a_disk_that_fills_during_a_save_leaves_the_last_good_one() {
     assert!(weights(&full) == weights(&whole), "the weights differ");
 }
 
+/// A run whose directory holds what is in `good`, on a disk of so many bytes in a namespace of its own, and what it leaves
+/// there in `after`. None where nothing can be mounted.
+fn on_a_small_disk(run: &Command, dir: &Path, (good, after): (&Path, &Path), bytes: u64) -> Option<Output> {
+    let _ = fs::create_dir_all(dir);
+    let mounted = |script: &str| {
+        let mut within = Command::new("unshare");
+        let mount = format!("mount -t tmpfs -o size={bytes} tmpfs \"$0\" && {script}");
+        within.args(["-rm", "bash", "-c", &mount, path(dir), path(good), path(after)]).current_dir(root());
+        within
+    };
+    if !mounted("true").output().is_ok_and(|output| output.status.success()) {
+        return None;
+    }
+    let mut within = mounted(
+        "good=$1; after=$2; shift 2; cp -a \"$good/.\" \"$0\" && { \"$@\"; code=$?; cp -a \"$0\" \"$after\"; exit $code; }",
+    );
+    within.arg(run.get_program()).args(run.get_args());
+    for (name, value) in run.get_envs() {
+        value.map(|value| within.env(name, value));
+    }
+    Some(within.output().unwrap())
+}
+
+/// What the files of a directory take on a disk, in blocks of 4 KiB.
+fn on_disk(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir).unwrap().map(Result::unwrap);
+    let of = |entry: fs::DirEntry| match entry.metadata().unwrap() {
+        metadata if metadata.is_dir() => 4096 + on_disk(&entry.path()),
+        metadata => metadata.len().next_multiple_of(4096),
+    };
+    entries.map(of).sum()
+}
+
+#[test]
+fn a_disk_that_is_full_leaves_the_last_good_one() {
+    let dir = TempDir::new().unwrap();
+    let reward = length_reward(dir.path());
+    let supervised = |dir: &Path, more: &[&str]| sft(dir, more);
+    let reinforced = |dir: &Path, more: &[&str]| {
+        let more = [&["--train.sync", "true"], more].concat();
+        rl(dir, &reward, &more)
+    };
+    type Start<'a> = &'a dyn Fn(&Path, &[&str]) -> Command;
+    for (name, steps, start) in
+        [("sft", "--sft.max_steps", &supervised as Start<'_>), ("train", "--train.max_steps", &reinforced)]
+    {
+        let [whole, good] = ["whole", "good"].map(|part| dir.path().join(format!("{part}-{name}")));
+        done(&start(&whole, &[steps, "4"]).output().unwrap());
+        done(&start(&good, &[steps, "2", "--ckpt.every", "1"]).output().unwrap());
+        // A checkpoint has 1.2 MB.
+        let room = on_disk(&good) + (600 << 10);
+        for nproc in ["1", "2"] {
+            let [full, after] =
+                ["full", "after"].map(|part| dir.path().join(format!("{part}-{name}-{nproc}")));
+            let mut run = start(&full, &[steps, "4", "--nproc", nproc]);
+            run.args(in_place(&full));
+            let Some(output) = on_a_small_disk(&run, &full, (&good, &after), room) else {
+                return skipped("a disk that is full", "nothing can be mounted here");
+            };
+            let said = [
+                "the checkpoint of step 3 could not be written",
+                "that of step 2 is as it was",
+                "No space left on device",
+            ];
+            refused(&output, &said);
+            assert_eq!(checkpoints(&after), ["step-000001", "step-000002"]);
+            assert_eq!(json(&after.join("status.json"))["state"], "failed");
+            // With room again it goes on where that was.
+            let said = done(&start(&after, &[steps, "4"]).args(in_place(&after)).output().unwrap());
+            assert!(said.contains("resume    after step 2"), "{said}");
+            assert!(weights(&after) == weights(&whole), "the weights differ");
+        }
+    }
+}
+
 /// The directory of checkpoints is mounted read-only in a namespace of the run: even root cannot write there.
 #[test]
 fn a_directory_that_has_become_read_only_leaves_the_last_good_one() {
