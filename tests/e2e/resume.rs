@@ -1,7 +1,7 @@
 //! Checkpoints: a run that was ended in whatever way goes on as if it had not been.
 
 use molt_tests::{
-    assert_ok, json, length_reward, metrics, molt, path, root, run, short_run, skipped, text, tiny_model,
+    assert_ok, json, length_reward, metrics, molt, path, plugins, root, run, short_run, skipped, text, tiny_model,
 };
 use std::fs;
 use std::path::Path;
@@ -564,6 +564,19 @@ fn what_a_run_cannot_go_on_with_is_refused() {
     assert_ok(&run(&["init", path(&source), path(&other), "--seed", "1"]));
     refused(&again(&["--model.path", path(&other)]), &["of another model", "mlp.", "was", "is"]);
 
+    // Another plugin of the same name is told, once.
+    let (plugin, run) = (dir.path().join("reward.wasm"), dir.path().join("plugged"));
+    let plugged = |steps: &str| {
+        done(&rl(&run, &plugin, &["--train.max_steps", steps]).args(in_place(&run)).output().unwrap())
+    };
+    fs::copy(length_reward(dir.path()), &plugin).unwrap();
+    plugged("1");
+    assert!(!plugged("2").contains("changed   plugins"), "they are the same");
+    fs::copy(plugins()[0].join("exact-match.wasm"), &plugin).unwrap();
+    let said = plugged("3");
+    assert!(said.contains("changed   plugins: others than before, see components.json"), "{said}");
+    assert!(!said.contains("changed   reward"), "{said}");
+
     // Another learning rate is another run, and is told.
     let said = done(&again(&["--optim.lr", "1e-4", "--sft.max_steps", "2"]));
     assert!(said.contains("changed   optim.lr: 0.001 -> 0.0001"), "{said}");
@@ -573,13 +586,19 @@ fn what_a_run_cannot_go_on_with_is_refused() {
 fn a_checkpoint_can_hold_the_model() {
     let dir = TempDir::new().unwrap();
     let (first, next) = (dir.path().join("first"), dir.path().join("next"));
-    let more =
-        ["--sft.max_steps", "3", "--ckpt.every", "1", "--ckpt.export", "true", "--ckpt.keep_gib", "0.001"];
-    done(&sft(&first, &more).output().unwrap());
+    let more = ["--sft.max_steps", "3", "--ckpt.every", "1", "--ckpt.export", "true", "--ckpt.keep", "5"];
+    let kept = |run: &Path, gib: &str| {
+        done(&sft(run, &more).args(["--ckpt.keep_gib", gib]).output().unwrap());
+        checkpoints(run)
+    };
     // One alone is larger than that.
-    assert_eq!(checkpoints(&first), ["step-000003"]);
+    assert_eq!(kept(&first, "0.001"), ["step-000003"]);
     let exported = first.join("checkpoints/step-000003");
     assert!(weights(&exported) == weights(&first), "the export is the model of the run");
+    // Room for two and a half.
+    let gib = format!("{:.9}", 2.5 * on_disk(&exported) as f64 / f64::from(1 << 30));
+    assert_eq!(kept(&dir.path().join("two"), &gib), ["step-000002", "step-000003"]);
+    assert_eq!(kept(&dir.path().join("all"), "1"), ["step-000001", "step-000002", "step-000003"]);
     let said = done(
         &sft(&next, &["--model.path", path(&exported.join("model")), "--sft.max_steps", "1"])
             .output()
