@@ -1,7 +1,8 @@
 //! Checkpoints: a run that was ended in whatever way goes on as if it had not been.
 
 use molt_tests::{
-    assert_ok, json, length_reward, metrics, molt, numbers, path, root, run, short_run, text, tiny_model,
+    assert_ok, json, length_reward, metrics, molt, numbers, path, plugins, root, run, short_run, skipped,
+    text, tiny_model,
 };
 use std::fs;
 use std::path::Path;
@@ -49,16 +50,41 @@ fn values(run: &Path) -> Vec<f32> {
     bytes[8 + header..].chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
 }
 
+/// The metrics of the optimiser steps of a run, without those of evaluations alone.
+fn steps(run: &Path) -> Vec<serde_json::Value> {
+    metrics(run).into_iter().filter(|line| !line["train/loss"].is_null()).collect()
+}
+
 /// The numbers of a run that do not depend on the clock.
 fn learnt(run: &Path) -> Vec<(u64, f64, f64)> {
     let number = |line: &serde_json::Value, name: &str| line[name].as_f64().unwrap();
-    metrics(run)
+    steps(run)
         .iter()
-        .filter(|line| !line["train/loss"].is_null())
         .map(|line| {
             (line["step"].as_u64().unwrap(), number(line, "train/loss"), number(line, "train/grad_norm"))
         })
         .collect()
+}
+
+/// What a run was trained on, step after step: the number of each group and the line of the data that it is of. From the
+/// trajectories, which such a run keeps of every step.
+fn trained(run: &Path) -> Vec<Vec<(u64, u64)>> {
+    let groups = |step: u64| -> Vec<(u64, u64)> {
+        let text = fs::read_to_string(run.join(format!("trajectories/step-{step:06}.md"))).unwrap();
+        let heads = text.lines().filter_map(|line| line.strip_prefix("## Group ")?.split_once(", row "));
+        heads.map(|(group, row)| (group.parse().unwrap(), row.parse().unwrap())).collect()
+    };
+    (1..=steps(run).len() as u64).map(groups).collect()
+}
+
+/// That these groups are of a run in which no prompt came twice.
+#[track_caller]
+fn each_once(trained: &[Vec<(u64, u64)>]) {
+    let (groups, rows): (Vec<u64>, Vec<u64>) = trained.iter().flatten().copied().unzip();
+    for mut of in [groups, rows] {
+        of.sort_unstable();
+        assert!(of.windows(2).all(|pair| pair[0] < pair[1]), "twice in {of:?}");
+    }
 }
 
 /// Names of the checkpoints of a run, and of whatever else lies there.
@@ -93,6 +119,11 @@ fn processes(of: u32) -> Vec<u32> {
     std::iter::once(of).chain(text.split_whitespace().map(|pid| pid.parse().unwrap())).collect()
 }
 
+/// It may have ended by itself.
+fn kill_9(pid: u32) {
+    let _ = Command::new("kill").args(["-9", &pid.to_string()]).stderr(Stdio::null()).status();
+}
+
 /// Starts a run again and again and kills one of its processes at a random moment of the time that a whole one
 /// `took`, then lets it end. Gives back how often it went on from a checkpoint.
 fn killed_at_random(
@@ -107,8 +138,7 @@ fn killed_at_random(
         std::thread::sleep(took.mul_f64(random.below(1000) as f64 / 1000.0));
         let all = processes(child.id());
         let victim = all[random.below(all.len() as u64) as usize];
-        // It may have ended by itself.
-        let _ = Command::new("kill").args(["-9", &victim.to_string()]).stderr(Stdio::null()).status();
+        kill_9(victim);
         let output = child.wait_with_output().unwrap();
         resumed += usize::from(text(&output).contains("resume    after step"));
         // Ranks without their launcher end too, but a moment later, and hold nothing that the next run needs.
@@ -144,7 +174,9 @@ fn kill_9_at_random_moments_changes_nothing_of_supervised_training() {
 fn rl(dir: &Path, reward: &Path, more: &[&str]) -> Command {
     let mut command = molt();
     command.args(short_run(dir)).args(["--reward.name", path(reward), "--generator.max_sequences", "1"]);
-    command.args(["--train.max_steps", "12", "--optim.lr", "1e-3"]).args(more);
+    command
+        .args(["--train.max_steps", "12", "--optim.lr", "1e-3", "--log.trajectories_every", "1"])
+        .args(more);
     command
 }
 
@@ -166,9 +198,10 @@ fn kill_9_at_random_moments_changes_nothing_of_reinforcement_learning() {
         assert!(resumed > 2, "{resumed} of {kills} kills came after a checkpoint");
         assert_eq!(learnt(&broken), learnt(&whole));
         assert!(weights(&broken) == weights(&whole), "the weights differ on {nproc}");
-        // Every prompt once: in every step the rollouts of as many groups, all of them trained.
-        let groups: f64 = metrics(&broken).iter().map(|line| line["rollout/groups"].as_f64().unwrap()).sum();
-        assert_eq!(groups, 12.0 * 4.0);
+        let found = trained(&broken);
+        assert_eq!(found, trained(&whole));
+        assert_eq!(found.iter().map(Vec::len).collect::<Vec<_>>(), [4; 12]);
+        each_once(&found);
     }
 }
 
@@ -194,11 +227,13 @@ fn curriculum_replay_buffer_and_best_model_survive_kills() {
     assert!(resumed > 0, "{resumed} of 6 kills came after a checkpoint");
     assert_eq!(learnt(&broken), learnt(&whole));
     assert!(weights(&broken) == weights(&whole), "the weights differ");
-    let best = |run: &Path| (json(&run.join("best/best.json")), fs::read(run.join("best/model/model.safetensors")));
+    assert_eq!(trained(&broken), trained(&whole));
+    let best =
+        |run: &Path| (json(&run.join("best/best.json")), fs::read(run.join("best/model/model.safetensors")));
     let [(of_broken, kept), (of_whole, expected)] = [best(&broken), best(&whole)];
     assert_eq!(of_broken, of_whole);
     assert!(kept.unwrap() == expected.unwrap(), "another model is the best");
-    let steps: Vec<_> = metrics(&whole).into_iter().filter(|line| !line["train/loss"].is_null()).collect();
+    let steps = steps(&whole);
     let of = |name: &str| steps.iter().map(|line| line[name].as_f64().unwrap()).collect::<Vec<f64>>();
     assert_eq!(of("rollout/groups"), [4.0; 12], "as many fresh ones as ever");
     assert_eq!(of("replay/groups")[..3], [0.0, 2.0, 2.0]);
@@ -232,9 +267,10 @@ fn an_interrupted_stream_trains_every_prompt_once() {
         command
     };
     killed_at_random(command, 6, timed(rl(&dir.path().join("whole"), &reward, &[])), &mut Random(3));
-    let steps = metrics(&run);
-    let groups: f64 = steps.iter().map(|line| line["rollout/groups"].as_f64().unwrap()).sum();
-    assert_eq!((groups, steps.len()), (30.0, 8));
+    let found = trained(&run);
+    assert_eq!(found.iter().map(Vec::len).collect::<Vec<_>>(), [4, 4, 4, 4, 4, 4, 4, 2]);
+    // So many different ones of 30 are all of them.
+    each_once(&found);
 }
 
 #[test]
@@ -246,13 +282,54 @@ fn other_numbers_of_ranks_go_on() {
         let more = ["--optim.warmup_steps", "2", "--nproc", nproc, "--sft.max_steps", steps];
         done(&sft(&parts, &more).args(in_place(&parts)).output().unwrap());
     }
+    assert_close(&parts, &whole);
+}
+
+/// One of each stage's processes is killed at a random moment after a step of that stage; whether by then its checkpoint
+/// is whole is left to chance.
+#[test]
+fn other_numbers_of_ranks_go_on_after_kill_9() {
+    let dir = TempDir::new().unwrap();
+    let reward = length_reward(dir.path());
+    let [whole, parts] = ["whole", "parts"].map(|name| dir.path().join(name));
+    done(&rl(&whole, &reward, &["--train.sync", "true"]).output().unwrap());
+    let command = |nproc: &str| {
+        let mut command = rl(&parts, &reward, &["--train.sync", "true", "--nproc", nproc]);
+        command.args(in_place(&parts));
+        command
+    };
+    let mut random = Random(5);
+    let last = || fs::read_to_string(parts.join("metrics.jsonl")).unwrap_or_default().lines().count() as u64;
+    for (nproc, step) in [("4", 2), ("2", 5), ("3", 7)] {
+        let mut child = command(nproc).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let until = step + random.below(2);
+        let deadline = Instant::now() + Duration::from_secs(300);
+        while last() < until && child.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "no step {until} in five minutes");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::thread::sleep(Duration::from_millis(random.below(200)));
+        let all = processes(child.id());
+        kill_9(all[random.below(all.len() as u64) as usize]);
+        let output = child.wait_with_output().unwrap();
+        assert!(!output.status.success(), "nothing was left to kill on {nproc}: {}", text(&output));
+    }
+    let said = done(&command("3").output().unwrap());
+    assert!(said.contains("resume    after step"), "{said}");
+    assert_eq!(trained(&parts), trained(&whole));
+    assert_close(&parts, &whole);
+}
+
+/// That two runs saw and learnt the same, to 1e-5.
+#[track_caller]
+fn assert_close(found: &Path, expected: &Path) {
     let close = |a: f64, b: f64| (a - b).abs() <= 1e-5 * b.abs().max(1.0);
-    let (found, expected) = (learnt(&parts), learnt(&whole));
     let alike =
         |(a, b): (&(u64, f64, f64), &(u64, f64, f64))| a.0 == b.0 && close(a.1, b.1) && close(a.2, b.2);
-    assert_eq!(found.len(), expected.len());
-    assert!(found.iter().zip(&expected).all(alike), "{found:?} is not {expected:?}");
-    let pairs = values(&parts).into_iter().zip(values(&whole));
+    let (steps, of) = (learnt(found), learnt(expected));
+    assert_eq!(steps.len(), of.len());
+    assert!(steps.iter().zip(&of).all(alike), "{steps:?} is not {of:?}");
+    let pairs = values(found).into_iter().zip(values(expected));
     let furthest = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(furthest <= 1e-5, "weights differ by {furthest:e}");
 }
@@ -336,6 +413,81 @@ fn a_disk_that_fills_during_a_save_leaves_the_last_good_one() {
     assert!(weights(&full) == weights(&whole), "the weights differ");
 }
 
+/// A run whose directory holds what is in `good`, on a disk of so many bytes in a namespace of its own, and what it leaves
+/// there in `after`. None where nothing can be mounted.
+fn on_a_small_disk(run: &Command, dir: &Path, (good, after): (&Path, &Path), bytes: u64) -> Option<Output> {
+    let _ = fs::create_dir_all(dir);
+    let mounted = |script: &str| {
+        let mut within = Command::new("unshare");
+        let mount = format!("mount -t tmpfs -o size={bytes} tmpfs \"$0\" && {script}");
+        within.args(["-rm", "bash", "-c", &mount, path(dir), path(good), path(after)]).current_dir(root());
+        within
+    };
+    if !mounted("true").output().is_ok_and(|output| output.status.success()) {
+        return None;
+    }
+    let mut within = mounted(
+        "good=$1; after=$2; shift 2; cp -a \"$good/.\" \"$0\" && { \"$@\"; code=$?; cp -a \"$0\" \"$after\"; exit $code; }",
+    );
+    within.arg(run.get_program()).args(run.get_args());
+    for (name, value) in run.get_envs() {
+        value.map(|value| within.env(name, value));
+    }
+    Some(within.output().unwrap())
+}
+
+/// What the files of a directory take on a disk, in blocks of 4 KiB.
+fn on_disk(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir).unwrap().map(Result::unwrap);
+    let of = |entry: fs::DirEntry| match entry.metadata().unwrap() {
+        metadata if metadata.is_dir() => 4096 + on_disk(&entry.path()),
+        metadata => metadata.len().next_multiple_of(4096),
+    };
+    entries.map(of).sum()
+}
+
+#[test]
+fn a_disk_that_is_full_leaves_the_last_good_one() {
+    let dir = TempDir::new().unwrap();
+    let reward = length_reward(dir.path());
+    let supervised = |dir: &Path, more: &[&str]| sft(dir, more);
+    let reinforced = |dir: &Path, more: &[&str]| {
+        let more = [&["--train.sync", "true"], more].concat();
+        rl(dir, &reward, &more)
+    };
+    type Start<'a> = &'a dyn Fn(&Path, &[&str]) -> Command;
+    for (name, steps, start) in
+        [("sft", "--sft.max_steps", &supervised as Start<'_>), ("train", "--train.max_steps", &reinforced)]
+    {
+        let [whole, good] = ["whole", "good"].map(|part| dir.path().join(format!("{part}-{name}")));
+        done(&start(&whole, &[steps, "4"]).output().unwrap());
+        done(&start(&good, &[steps, "2", "--ckpt.every", "1"]).output().unwrap());
+        // A checkpoint has 1.2 MB.
+        let room = on_disk(&good) + (600 << 10);
+        for nproc in ["1", "2"] {
+            let [full, after] =
+                ["full", "after"].map(|part| dir.path().join(format!("{part}-{name}-{nproc}")));
+            let mut run = start(&full, &[steps, "4", "--nproc", nproc]);
+            run.args(in_place(&full));
+            let Some(output) = on_a_small_disk(&run, &full, (&good, &after), room) else {
+                return skipped("a disk that is full", "nothing can be mounted here");
+            };
+            let said = [
+                "the checkpoint of step 3 could not be written",
+                "that of step 2 is as it was",
+                "No space left on device",
+            ];
+            refused(&output, &said);
+            assert_eq!(checkpoints(&after), ["step-000001", "step-000002"]);
+            assert_eq!(json(&after.join("status.json"))["state"], "failed");
+            // With room again it goes on where that was.
+            let said = done(&start(&after, &[steps, "4"]).args(in_place(&after)).output().unwrap());
+            assert!(said.contains("resume    after step 2"), "{said}");
+            assert!(weights(&after) == weights(&whole), "the weights differ");
+        }
+    }
+}
+
 /// The directory of checkpoints is mounted read-only in a namespace of the run: even root cannot write there.
 #[test]
 fn a_directory_that_has_become_read_only_leaves_the_last_good_one() {
@@ -370,9 +522,7 @@ fn a_directory_that_has_become_read_only_leaves_the_last_good_one() {
             as_it_was(nproc, &within.output().unwrap(), "Read-only file system");
         }
     } else {
-        println!(
-            "skipped: nothing can be mounted here; a file in the way of the checkpoint stands in for it"
-        );
+        skipped("a read-only directory", "nothing can be mounted here");
     }
     // Something that is no directory is in the way.
     let in_the_way = place.join(".step-000003.part");
@@ -439,6 +589,19 @@ fn what_a_run_cannot_go_on_with_is_refused() {
     assert_ok(&run(&["init", path(&source), path(&other), "--seed", "1"]));
     refused(&again(&["--model.path", path(&other)]), &["of another model", "mlp.", "was", "is"]);
 
+    // Another plugin of the same name is told, once.
+    let (plugin, run) = (dir.path().join("reward.wasm"), dir.path().join("plugged"));
+    let plugged = |steps: &str| {
+        done(&rl(&run, &plugin, &["--train.max_steps", steps]).args(in_place(&run)).output().unwrap())
+    };
+    fs::copy(length_reward(dir.path()), &plugin).unwrap();
+    plugged("1");
+    assert!(!plugged("2").contains("changed   plugins"), "they are the same");
+    fs::copy(plugins()[0].join("exact-match.wasm"), &plugin).unwrap();
+    let said = plugged("3");
+    assert!(said.contains("changed   plugins: others than before, see components.json"), "{said}");
+    assert!(!said.contains("changed   reward"), "{said}");
+
     // Another learning rate is another run, and is told.
     let said = done(&again(&["--optim.lr", "1e-4", "--sft.max_steps", "2"]));
     assert!(said.contains("changed   optim.lr: 0.001 -> 0.0001"), "{said}");
@@ -448,13 +611,19 @@ fn what_a_run_cannot_go_on_with_is_refused() {
 fn a_checkpoint_can_hold_the_model() {
     let dir = TempDir::new().unwrap();
     let (first, next) = (dir.path().join("first"), dir.path().join("next"));
-    let more =
-        ["--sft.max_steps", "3", "--ckpt.every", "1", "--ckpt.export", "true", "--ckpt.keep_gib", "0.001"];
-    done(&sft(&first, &more).output().unwrap());
+    let more = ["--sft.max_steps", "3", "--ckpt.every", "1", "--ckpt.export", "true", "--ckpt.keep", "5"];
+    let kept = |run: &Path, gib: &str| {
+        done(&sft(run, &more).args(["--ckpt.keep_gib", gib]).output().unwrap());
+        checkpoints(run)
+    };
     // One alone is larger than that.
-    assert_eq!(checkpoints(&first), ["step-000003"]);
+    assert_eq!(kept(&first, "0.001"), ["step-000003"]);
     let exported = first.join("checkpoints/step-000003");
     assert!(weights(&exported) == weights(&first), "the export is the model of the run");
+    // Room for two and a half.
+    let gib = format!("{:.9}", 2.5 * on_disk(&exported) as f64 / f64::from(1 << 30));
+    assert_eq!(kept(&dir.path().join("two"), &gib), ["step-000002", "step-000003"]);
+    assert_eq!(kept(&dir.path().join("all"), "1"), ["step-000001", "step-000002", "step-000003"]);
     let said = done(
         &sft(&next, &["--model.path", path(&exported.join("model")), "--sft.max_steps", "1"])
             .output()

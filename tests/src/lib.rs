@@ -5,7 +5,7 @@ pub mod puppet;
 
 use serde_json::Value;
 use std::fs::{self, File};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -126,6 +126,23 @@ fn remove(dir: &Path) {
     if let Err(error) = fs::remove_dir_all(dir) {
         assert_eq!(error.kind(), ErrorKind::NotFound, "{}: {error}", dir.display());
     }
+}
+
+/// What was installed for comparisons by `cargo xtask bench train`, as `PYTHONPATH`: PyTorch with its launcher. None where it
+/// was not, or not as it should be now.
+pub fn peer() -> Option<PathBuf> {
+    let wanted = fs::read_to_string(root().join("host/trainer/benches/train/requirements.txt")).ok()?;
+    let version = wanted.lines().find_map(|line| line.strip_prefix("torch=="))?;
+    let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
+    let peer = cache.join("molt").join(format!("peer-{version}"));
+    let installed = fs::read_to_string(peer.join("requirements.txt")).ok()?;
+    (installed == wanted).then_some(peer)
+}
+
+/// Says that a part of a test cannot run here, also where what a test prints is not shown.
+pub fn skipped(part: &str, why: &str) {
+    let _ = writeln!(std::io::stderr(), "skipped: {part}: {why}");
 }
 
 /// A path as an argument.

@@ -2,13 +2,15 @@
 
 use crate::launch::Lifeline;
 use crate::stop::{OrStop, Stop};
-use crate::wiring::Model;
 use crate::wiring::beside::{critic, reference};
+use crate::wiring::{Model, digests, toml};
 use molt_core::rank_env::RankEnv;
 use molt_core::settings::{Fsdp, Lora, Optim, Settings, TrainSettings};
 use molt_model::Weights;
-use molt_trainer::ranks::Ranks;
+use molt_trainer::checkpoint::digest_of;
+use molt_trainer::ranks::{Alike, Ranks};
 use molt_trainer::step::{Layout, Learner, Models};
+use std::path::Path;
 use tokio::runtime::Handle;
 
 /// Which rank this is, by its environment. None for a process that trains alone.
@@ -25,11 +27,24 @@ pub(crate) fn read() -> Result<Option<RankEnv>, Stop> {
 pub(crate) fn others(
     env: Option<&RankEnv>,
     fsdp: &Fsdp,
-    settings: &impl Settings,
+    alike: Alike,
     weights: (&Weights, &[&Weights]),
 ) -> Result<Option<Ranks>, Stop> {
     let Some(env) = env else { return divides(1, fsdp, weights).map(|()| None) };
-    join(env, fsdp, settings, weights).map(Some)
+    join(env, fsdp, alike, weights).map(Some)
+}
+
+/// What all ranks must have alike beside their weights: settings, what there is to say of `data`, if it can be read here,
+/// and the digests of components.
+pub(crate) fn alike(
+    settings: &impl Settings,
+    data: Option<&str>,
+    components: impl IntoIterator<Item = (String, String)>,
+) -> Result<Alike, Stop> {
+    let mut alike = Alike::new(toml(settings)?);
+    data.into_iter().for_each(|data| alike.push(("data".to_owned(), data.to_owned())));
+    components.into_iter().for_each(|component| alike.push(component));
+    Ok(alike)
 }
 
 /// Refuses numbers of ranks, or models, that do not divide as the settings say.
@@ -42,16 +57,10 @@ fn divides(ranks: usize, fsdp: &Fsdp, (weights, others): (&Weights, &[&Weights])
     others.iter().try_for_each(|weights| divide(weights))
 }
 
-fn join(
-    env: &RankEnv,
-    fsdp: &Fsdp,
-    settings: &impl Settings,
-    weights: (&Weights, &[&Weights]),
-) -> Result<Ranks, Stop> {
-    let text = settings.to_toml().or_user("these settings cannot be written down", "use paths in UTF-8")?;
+fn join(env: &RankEnv, fsdp: &Fsdp, alike: Alike, weights: (&Weights, &[&Weights])) -> Result<Ranks, Stop> {
     divides(env.size, fsdp, weights)?;
     let _lifeline = Lifeline::hold();
-    Ranks::join(env, fsdp, &text, weights).or_failed(
+    Ranks::join(env, fsdp, alike, weights).or_failed(
         format!("{env} cannot join the others"),
         "look at what the other ranks say; fsdp.interface names the network device, fsdp.timeout_s how long to wait",
     )
@@ -76,6 +85,8 @@ pub(crate) struct Follower<'a, S> {
     pub(crate) lora: (&'a Lora, u64),
     pub(crate) max_tokens_per_rank: usize,
     pub(crate) temperature: f64,
+    /// What is trained on, which this rank reads only to compare it.
+    pub(crate) data: Vec<&'a Path>,
     /// Those of reinforcement learning, which may have more models.
     pub(crate) train: Option<&'a TrainSettings>,
 }
@@ -90,7 +101,9 @@ impl<S: Settings> Follower<'_, S> {
         let reference = self.train.map(|train| reference(train, model)).transpose()?.flatten();
         let critic = self.train.map(|train| critic(train, model)).transpose()?;
         let others = self.train.map(|train| beside(train, reference.as_ref(), critic.as_ref()));
-        let ranks = join(env, self.fsdp, self.settings, (&weights, &others.unwrap_or_default()))?;
+        let data = digest_of(&self.data).ok();
+        let alike = alike(self.settings, data.as_deref(), self.train.map(digests).unwrap_or_default())?;
+        let ranks = join(env, self.fsdp, alike, (&weights, &others.unwrap_or_default()))?;
         let layout = Layout::new(self.max_tokens_per_rank, self.fsdp);
         let critic = critic.zip(self.train.map(|train| &train.critic.optim));
         let models = Models { policy: (weights, self.optim), reference, critic };

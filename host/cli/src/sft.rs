@@ -23,6 +23,7 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
             lora: (&settings.lora, settings.run.seed),
             max_tokens_per_rank: settings.sft.max_tokens_per_rank,
             temperature: 1.0,
+            data: settings.data.conversations.iter().map(PathBuf::as_path).collect(),
             train: None,
         };
         return follower.run(env, &model, runtime.handle());
@@ -45,7 +46,8 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
         .or_user("the data cannot be read", "look at data.conversations")?;
     let identity = wiring::frozen(identity, (&settings.optim, &settings.lora), &weights, &[])?;
     let from = wiring::from(&settings.ckpt, &path, identity, &settings, weights.shapes())?;
-    let ranks = ranks::others(rank.as_ref(), &settings.fsdp, &settings, (&weights, &[]))?;
+    let alike = ranks::alike(&settings, Some(&from.identity.data), [])?;
+    let ranks = ranks::others(rank.as_ref(), &settings.fsdp, alike, (&weights, &[]))?;
     let parts = (&components, None);
     let mut run_dir = wiring::record((&path, lock), "sft", &settings, parts, Some(&from))?;
     eprintln!("model     {}", model.describe());

@@ -40,6 +40,7 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
             lora: (&settings.lora, settings.run.seed),
             max_tokens_per_rank: settings.train.max_tokens_per_rank,
             temperature: settings.rollout.temperature,
+            data: vec![&settings.data.prompts],
             train: Some(&settings),
         };
         return follower.run(env, &model, runtime.handle());
@@ -93,7 +94,8 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
     let identity = wiring::frozen(identity, (&settings.optim, &settings.lora), &weights, &fixed)?;
     let from = wiring::from(&settings.ckpt, &path, identity, &settings, weights.shapes())?;
     let others = ranks::beside(&settings, reference.as_ref(), critic.as_ref());
-    let ranks = ranks::others(rank.as_ref(), &settings.fsdp, &settings, (&weights, &others))?;
+    let alike = ranks::alike(&settings, Some(&from.identity.data), plugins.digests())?;
+    let ranks = ranks::others(rank.as_ref(), &settings.fsdp, alike, (&weights, &others))?;
     let parts = (&components, Some(&*plugins.lock()?));
     let mut run_dir = wiring::record((&path, lock), "train", &settings, parts, Some(&from))?;
     eprintln!("model     {}", model.describe());

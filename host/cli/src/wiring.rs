@@ -5,7 +5,7 @@ pub(crate) mod beside;
 mod plugins;
 
 pub(crate) use begin::{from, frozen, record, run_dir, toml};
-pub(crate) use plugins::Plugins;
+pub(crate) use plugins::{Plugins, digests};
 
 use crate::stop::{OrStop, Stop};
 use molt_core::ids::WeightVersion;

@@ -23,6 +23,8 @@ pub struct RankEnv {
 pub enum Launcher {
     /// `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`: torchrun, `molt --nproc` and most others.
     Torchrun,
+    /// Open MPI's `mpirun`.
+    Mpi,
     /// A step of Slurm (`srun`).
     Slurm,
     /// An indexed job of Kubernetes, which numbers its pods.
@@ -46,16 +48,23 @@ pub enum RankEnvError {
 const PORT: u16 = 29500;
 
 impl RankEnv {
-    /// Reads the variables of torchrun, then of a Slurm step, then of an indexed Kubernetes job, with `get`. None for
-    /// a process that trains alone.
+    /// Reads the variables of torchrun, then of Open MPI, which may start its ranks within a Slurm step, then of such a step,
+    /// then of an indexed Kubernetes job, with `get`. None for a process that trains alone.
     ///
     /// # Errors
     /// If the variables are incomplete or contradict each other.
     pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, RankEnvError> {
         let vars = Variables(&get);
-        let found = if get("RANK").is_some() || (get("WORLD_SIZE").is_some() && get(POD).is_none()) {
+        let is_counted = get("WORLD_SIZE").is_some() && get(POD).is_none() && get(MPI_RANK).is_none();
+        let found = if get("RANK").is_some() || is_counted {
             let (rank, size) = vars.pair("RANK", "WORLD_SIZE")?;
             (Launcher::Torchrun, rank, size, vars.needed("MASTER_ADDR", "RANK")?)
+        } else if get(MPI_RANK).is_some() {
+            let (rank, size) = vars.pair(MPI_RANK, "OMPI_COMM_WORLD_SIZE")?;
+            // It does not say where rank 0 is, unless that is here.
+            let is_here = get("OMPI_COMM_WORLD_LOCAL_SIZE") == get("OMPI_COMM_WORLD_SIZE");
+            let here = (is_here && get("MASTER_ADDR").is_none()).then(|| "127.0.0.1".to_owned());
+            (Launcher::Mpi, rank, size, here.map_or_else(|| vars.needed("MASTER_ADDR", MPI_RANK), Ok)?)
         } else if get("SLURM_STEP_NUM_TASKS").is_some() {
             // Set within `srun` only: a batch script that calls molt itself trains alone.
             let (rank, size) = vars.pair("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")?;
@@ -100,6 +109,7 @@ impl fmt::Display for RankEnv {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let launcher = match self.launcher {
             Launcher::Torchrun => "RANK and WORLD_SIZE",
+            Launcher::Mpi => "Open MPI",
             Launcher::Slurm => "a Slurm step",
             Launcher::Kubernetes => "an indexed job",
         };
@@ -110,6 +120,8 @@ impl fmt::Display for RankEnv {
 
 /// torchrun keeps its store when it starts the ranks again.
 const RESTARTS: &str = "TORCHELASTIC_RESTART_COUNT";
+
+const MPI_RANK: &str = "OMPI_COMM_WORLD_RANK";
 
 const POD: &str = "JOB_COMPLETION_INDEX";
 
@@ -181,6 +193,25 @@ mod tests {
         assert_eq!(env.to_string(), "rank 2 of 4 at 10.0.0.7:4711, by RANK and WORLD_SIZE");
         assert!(env.store_is_served && !env.is_local());
         assert_eq!(env.restarts, 3);
+    }
+
+    #[test]
+    fn open_mpi_says_where_rank_0_is_only_if_that_is_here() {
+        let of = |more: &[(&str, &str)]| {
+            let mpi = [("OMPI_COMM_WORLD_RANK", "3"), ("OMPI_COMM_WORLD_SIZE", "4")];
+            // The step that mpirun starts its daemons with is none of ranks.
+            let step = [("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_PROCID", "1")];
+            read(&[&mpi[..], &step, more].concat())
+        };
+        let here = of(&[("OMPI_COMM_WORLD_LOCAL_SIZE", "4")]).expect("complete").expect("a rank");
+        assert_eq!(here.to_string(), "rank 3 of 4 at 127.0.0.1:29500, by Open MPI");
+        let addr = [("OMPI_COMM_WORLD_LOCAL_SIZE", "2"), ("MASTER_ADDR", "node7")];
+        let far = of(&addr).expect("complete").expect("a rank");
+        assert_eq!((far.launcher, far.master_addr.as_str()), (Launcher::Mpi, "node7"));
+        let (given, missing) = ("OMPI_COMM_WORLD_RANK", "MASTER_ADDR");
+        assert_eq!(of(&addr[..1]), Err(RankEnvError::Incomplete { given, missing }));
+        let (given, missing) = (given, "OMPI_COMM_WORLD_SIZE");
+        assert_eq!(read(&[(given, "0")]), Err(RankEnvError::Incomplete { given, missing }));
     }
 
     #[test]

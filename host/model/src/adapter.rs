@@ -254,11 +254,12 @@ mod tests {
             .expect("saved");
         let config = std::fs::read_to_string(dir.path().join("adapter_config.json")).expect("a file");
         let config: serde_json::Value = serde_json::from_str(&config).expect("JSON");
-        assert_eq!(config["peft_type"], "LORA");
-        assert_eq!(config["r"], 2);
-        assert_eq!(config["lora_alpha"], 6.0);
-        assert_eq!(config["target_modules"], json!(["v_proj"]));
-        assert_eq!(config["base_model_name_or_path"], "models/tiny");
+        let expected = json!({
+            "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "models/tiny",
+            "r": 2, "lora_alpha": 6.0, "lora_dropout": 0.0, "target_modules": ["v_proj"],
+            "bias": "none", "fan_in_fan_out": false, "init_lora_weights": true, "inference_mode": true,
+        });
+        assert_eq!(config, expected);
         let saved = Tensor::read_safetensors(dir.path().join("adapter_model.safetensors")).expect("tensors");
         let names: Vec<&str> = saved.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(saved.len(), 4);

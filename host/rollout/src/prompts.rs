@@ -141,8 +141,12 @@ mod tests {
     fn a_row_without_a_column_has_that_of_the_settings() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("rows.jsonl");
-        std::fs::write(&path, r#"{"prompt": "a", "math": "exact"}
-{"prompt": "b", "answer": "7"}"#).unwrap();
+        std::fs::write(
+            &path,
+            r#"{"prompt": "a", "math": "exact"}
+{"prompt": "b", "answer": "7"}"#,
+        )
+        .unwrap();
         let word = |word: &str| ParameterValue::Word(word.into());
         let columns = [("math", word("boxed")), ("answer", ParameterValue::Number(4.0))];
         let columns: Parameters = columns.into_iter().map(|(name, value)| (name.into(), value)).collect();
@@ -248,7 +252,13 @@ mod tests {
         assert_eq!(refusal(b"\n \n"), " has no usable row (0 malformed rows were skipped)");
         let error = load(b"nope", BadRow::Skip).unwrap_err();
         assert!(matches!(error, DataError::Empty { skipped: 1, .. }), "{error}");
-        let missing = Prompts::load(Path::new("/nonexistent/rows"), "prompt", "answer", BadRow::Skip, &Parameters::new());
+        let missing = Prompts::load(
+            Path::new("/nonexistent/rows"),
+            "prompt",
+            "answer",
+            BadRow::Skip,
+            &Parameters::new(),
+        );
         assert!(matches!(missing, Err(DataError::Read { .. })));
     }
 

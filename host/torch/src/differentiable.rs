@@ -17,8 +17,7 @@ impl Group {
             return Err(self.no_rows(ALL_GATHER));
         }
         // SAFETY: the tensor is borrowed until the call has returned.
-        let made = unsafe { shim::gathered(&self.inner, address(part), dim) };
-        self.made(made, ALL_GATHER, part)
+        self.made(ALL_GATHER, part, || unsafe { shim::gathered(&self.inner, address(part), dim) })
     }
 
     /// The sum over all ranks of `whole`, cut on dimension `dim` into equal parts, of which every rank gets its own.
@@ -32,8 +31,7 @@ impl Group {
             return Err(self.no_rows(REDUCE_SCATTER));
         }
         // SAFETY: as in `gathered`.
-        let made = unsafe { shim::scattered(&self.inner, address(whole), dim) };
-        self.made(made, REDUCE_SCATTER, whole)
+        self.made(REDUCE_SCATTER, whole, || unsafe { shim::scattered(&self.inner, address(whole), dim) })
     }
 
     /// As [`Group::all_to_all`], but differentiable, as [`Group::gathered`].
@@ -45,19 +43,19 @@ impl Group {
             return Err(self.no_rows(ALL_TO_ALL));
         }
         // SAFETY: as in `gathered`.
-        let made = unsafe { shim::exchanged(&self.inner, address(rows), give, take) };
-        self.made(made, ALL_TO_ALL, rows)
+        self.made(ALL_TO_ALL, rows, || unsafe { shim::exchanged(&self.inner, address(rows), give, take) })
     }
 
     fn made(
         &self,
-        address: Result<usize, cxx::Exception>,
         name: &str,
         input: &Tensor,
+        make: impl FnOnce() -> Result<usize, cxx::Exception>,
     ) -> Result<Tensor, TorchError> {
-        let collective = || format!("{name} of {:?} {:?}", input.size(), input.kind());
-        let address = address.map_err(|error| self.failed(&collective(), error.what()))?;
-        owned(address).ok_or_else(|| self.failed(&collective(), "there is no result"))
+        let collective = format!("{name} of {:?} {:?}", input.size(), input.kind());
+        self.begin(&collective);
+        let address = make().map_err(|error| self.failed(&collective, error.what()))?;
+        owned(address).ok_or_else(|| self.failed(&collective, "there is no result"))
     }
 }
 

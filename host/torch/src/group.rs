@@ -2,6 +2,7 @@
 
 use crate::error::TorchError;
 use crate::ffi::shim;
+use crate::progress::Progress;
 use crate::store::{Store, millis};
 use crate::vjp::address;
 use cxx::UniquePtr;
@@ -194,8 +195,13 @@ impl Group {
         input: Option<Tensor>,
     ) -> Result<Pending<'_>, TorchError> {
         let collective = format!("{name} of {:?} {:?}", output.size(), output.kind());
+        self.begin(&collective);
         let work = work.map_err(|error| self.failed(&collective, error.what()))?;
         Ok(Pending { work, group: self, collective, output, _input: input })
+    }
+
+    pub(crate) fn begin(&self, collective: &str) {
+        Progress::own().begin(format!("{collective} of group `{}`", self.name));
     }
 
     pub(crate) fn is_exchange(&self, rows: &Tensor, give: &[i64], take: &[i64]) -> bool {
@@ -299,6 +305,8 @@ pub(crate) mod tests {
                 let give: Vec<i64> = (1..=n).collect();
                 let rows = Tensor::full([give.iter().sum(), 1], me, (Kind::Int64, Device::Cpu));
                 let exchanged = numbers(group.all_to_all(&rows, &give, &vec![me + 1; size]));
+                let begun = Progress::own().begun();
+                assert_eq!(begun, (6, format!("all-to-all of [{}, 1] Int64 of group `all`", n * (me + 1))));
                 (gathered, scattered, sum, max, from_last, exchanged, group.traffic())
             });
             let total: i64 = (0..n).sum();

@@ -7,6 +7,7 @@ mod differentiable;
 mod error;
 mod ffi;
 mod group;
+mod progress;
 mod store;
 mod vjp;
 
@@ -14,5 +15,6 @@ pub use adamw::{AdamW, Moments};
 pub use attention::{Span, packed_attention};
 pub use error::TorchError;
 pub use group::{Group, Pending, Reduce, Traffic};
+pub use progress::Progress;
 pub use store::Store;
 pub use vjp::vjp;

@@ -1,7 +1,7 @@
 //! Checkpoints: directories with all that a run needs to go on, whole or not there at all.
 //!
-//! `checkpoints/step-000010/` holds `checkpoint.json`, which names every other file with its digest; a part of every
-//! rank; and `state`, where the loop is. It is written under another name, flushed, and renamed.
+//! `checkpoints/step-000010/` holds `checkpoint.json`, which names every other file with its digest, and its own; a part of
+//! every rank; `state`, where the loop is; and the exported model, if that is asked for. It is written under another name, flushed, and renamed.
 
 use crate::disk::{remove, replace, write};
 use crate::error::TrainError;
@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -27,7 +28,7 @@ const MODEL: &str = "model";
 const CRITIC: &str = "critic";
 
 /// Raised when files are laid out in another way.
-const FORMAT: u32 = 4;
+const FORMAT: u32 = 5;
 
 /// What a run is of, which one that goes on must be of too.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -55,13 +56,21 @@ impl Identity {
         components: Value,
         settings: String,
     ) -> Result<Self, TrainError> {
-        let of = |path: &&Path| {
-            digest(path).map_err(|source| TrainError::Unreadable { path: path.to_path_buf(), source })
-        };
-        let data: Vec<String> =
-            data.iter().map(|path| Ok(hexadecimal(&of(path)?))).collect::<Result<_, TrainError>>()?;
-        Ok(Self { command: command.to_owned(), data: data.join(" "), frozen: None, components, settings })
+        Ok(Self { command: command.to_owned(), data: digest_of(data)?, frozen: None, components, settings })
     }
+}
+
+/// The digest of what these files hold.
+///
+/// # Errors
+/// If one cannot be read.
+pub fn digest_of(files: &[&Path]) -> Result<String, TrainError> {
+    let of = |path: &&Path| {
+        let digest =
+            digest(path).map_err(|source| TrainError::Unreadable { path: path.to_path_buf(), source })?;
+        Ok(hexadecimal(&digest))
+    };
+    Ok(files.iter().map(of).collect::<Result<Vec<_>, TrainError>>()?.join(" "))
 }
 
 impl Identity {
@@ -86,7 +95,49 @@ struct Manifest {
     files: BTreeMap<String, String>,
     #[serde(flatten)]
     of: Identity,
+    /// SHA-256 of this file, with zeros in the place of these digits.
+    digest: String,
 }
+
+impl Manifest {
+    /// As a file. Whatever its digest is before, it is right in there.
+    fn seal(mut self) -> serde_json::Result<Vec<u8>> {
+        self.digest = UNKNOWN.to_owned();
+        let mut text = serde_json::to_string_pretty(&self)?;
+        let digest = hexadecimal(&Sha256::digest(&text));
+        // The last field; what looks like it before would be a setting.
+        if let Some(at) = text.rfind(UNKNOWN) {
+            text.replace_range(at..at + UNKNOWN.len(), &digest);
+        }
+        Ok(text.into_bytes())
+    }
+
+    /// Reads the file, or says why it cannot be used.
+    fn open(text: &[u8]) -> Result<Self, String> {
+        #[derive(Deserialize)]
+        struct Format {
+            format: u32,
+        }
+        let damaged = |error: serde_json::Error| format!("{MANIFEST} is damaged: {error}");
+        let Format { format } = serde_json::from_slice(text).map_err(damaged)?;
+        if format != FORMAT {
+            return Err(format!("it is of format {format}, and this version of molt reads {FORMAT}"));
+        }
+        let manifest: Self = serde_json::from_slice(text).map_err(damaged)?;
+        let mut as_written = String::from_utf8_lossy(text).into_owned();
+        let at = as_written.rfind(&manifest.digest).filter(|_| manifest.digest.len() == UNKNOWN.len());
+        if let Some(at) = at {
+            as_written.replace_range(at..at + UNKNOWN.len(), UNKNOWN);
+        }
+        if hexadecimal(&Sha256::digest(&as_written)) != manifest.digest {
+            return Err(format!("{MANIFEST} is damaged: it is not what was written"));
+        }
+        Ok(manifest)
+    }
+}
+
+/// The digits of a digest before it is known.
+const UNKNOWN: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// A model of which there are parts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -144,23 +195,18 @@ impl Checkpoint {
     /// Reads a checkpoint and every file of it.
     fn open(dir: &Path) -> Result<Self, String> {
         let text = fs::read(dir.join(MANIFEST)).map_err(|error| format!("{MANIFEST}: {error}"))?;
-        let manifest: Manifest =
-            serde_json::from_slice(&text).map_err(|error| format!("{MANIFEST} is damaged: {error}"))?;
-        if manifest.format != FORMAT {
-            return Err(format!(
-                "it is of format {}, and this version of molt reads {FORMAT}",
-                manifest.format
-            ));
-        }
+        let manifest = Manifest::open(&text)?;
         if !manifest.mesh.divides() {
             return Err(format!("{MANIFEST} is damaged: its ranks do not divide"));
         }
         let folders = std::iter::once("").chain(manifest.critic.iter().map(|_| CRITIC));
         let parts = folders.flat_map(|folder| part_names(folder, manifest.mesh.ranks));
-        for name in parts.chain([STATE.to_owned()]) {
-            let expected =
-                manifest.files.get(&name).ok_or_else(|| format!("{MANIFEST} does not name {name}"))?;
-            let found = digest(&dir.join(&name)).map_err(|error| format!("{name}: {error}"))?;
+        let needed = parts.chain([STATE.to_owned()]).find(|name| !manifest.files.contains_key(name));
+        if let Some(name) = needed {
+            return Err(format!("{MANIFEST} does not name {name}"));
+        }
+        for (name, expected) in &manifest.files {
+            let found = digest(&dir.join(name)).map_err(|error| format!("{name}: {error}"))?;
             if hexadecimal(&found) != *expected {
                 return Err(format!("{name} is damaged: it is not what was written"));
             }
@@ -378,6 +424,12 @@ impl<'a> Checkpoints<'a> {
         files.insert(STATE.to_owned(), hexadecimal(&written.map_err(unwritable)?));
         if self.settings.export {
             save_model(policy, self.model, &part.join(MODEL))?;
+            for name in files_below(part).map_err(unwritable)? {
+                if let Entry::Vacant(place) = files.entry(name) {
+                    let digest = digest(&part.join(place.key())).map_err(unwritable)?;
+                    place.insert(hexadecimal(&digest));
+                }
+            }
         }
         let manifest = Manifest {
             format: FORMAT,
@@ -387,8 +439,9 @@ impl<'a> Checkpoints<'a> {
             critic: critic.as_deref().map(Trained::new),
             files,
             of: self.of.clone(),
+            digest: String::new(),
         };
-        let text = serde_json::to_vec_pretty(&manifest).map_err(|error| unwritable(error.into()))?;
+        let text = manifest.seal().map_err(|error| unwritable(error.into()))?;
         write(&part.join(MANIFEST), &text).map_err(unwritable)
     }
 
@@ -438,6 +491,22 @@ fn list(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     Ok(all)
 }
 
+/// The files below a directory, as paths from there.
+fn files_below(dir: &Path) -> io::Result<Vec<String>> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let name = entry.file_name().into_string().map_err(|_| io::ErrorKind::InvalidFilename)?;
+        match entry.file_type()?.is_dir() {
+            true => {
+                all.extend(files_below(&entry.path())?.into_iter().map(|inner| format!("{name}/{inner}")))
+            }
+            false => all.push(name),
+        }
+    }
+    Ok(all)
+}
+
 /// Bytes of all files below a directory.
 fn size(dir: &Path) -> u64 {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
@@ -451,4 +520,57 @@ fn size(dir: &Path) -> u64 {
 
 fn hexadecimal(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::step::tests::{alone, decoder, layout};
+
+    /// A checkpoint of a small policy and a critic, with the model, in a run directory.
+    fn written(run: &Path) -> PathBuf {
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/demo/model");
+        let settings = Ckpt { every: Some(1), export: true, ..Ckpt::default() };
+        let model = settings::Model { path: source.into(), ..settings::Model::default() };
+        let of =
+            Identity { command: "train".to_owned(), settings: UNKNOWN.to_owned(), ..Identity::default() };
+        let mut checkpoints = Checkpoints::new(run, (&settings, &model), of, 0);
+        let (mut policy, mut critic) = (alone(decoder("0.3"), layout(40)), alone(decoder("0.2"), layout(40)));
+        checkpoints.save((&mut policy, Some(&mut critic)), 1, &"here").expect("room");
+        run.join("checkpoints/step-000001")
+    }
+
+    #[test]
+    fn a_bit_that_flips_in_any_file_is_seen() {
+        let run = tempfile::tempdir().expect("a directory");
+        let dir = written(run.path());
+        let found = || Checkpoint::find(run.path()).expect("it can be read");
+        assert_eq!(found().checkpoint.expect("a good one").step(), 1);
+        let names = files_below(&dir).expect("it is there");
+        for name in ["checkpoint.json", "state", "critic/part-0-of-1.safetensors", "model/config.json"] {
+            assert!(names.iter().any(|found| found == name), "{name} is not in {names:?}");
+        }
+        for name in names {
+            let path = dir.join(&name);
+            let good = fs::read(&path).expect("a file");
+            let of = |byte: usize| (0..8).map(move |bit| (byte, bit));
+            // Each flip has all files read again, so only some bytes.
+            let bits: Vec<(usize, u8)> = match &*name {
+                MANIFEST => (0..good.len()).step_by(7).flat_map(of).collect(),
+                _ => [0, good.len() / 2, good.len() - 1].into_iter().flat_map(of).collect(),
+            };
+            for (byte, bit) in bits {
+                let mut bad = good.clone();
+                bad[byte] ^= 1 << bit;
+                fs::write(&path, bad).expect("writable");
+                let found = found();
+                assert!(found.checkpoint.is_none(), "{name}: bit {bit} of byte {byte}");
+                assert_eq!(found.skipped.len(), 1);
+            }
+            fs::remove_file(&path).expect("it is there");
+            assert!(found().checkpoint.is_none(), "{name} is gone");
+            fs::write(&path, good).expect("writable");
+        }
+        assert!(found().checkpoint.is_some(), "all is as it was");
+    }
 }

@@ -86,11 +86,17 @@ pub enum TrainError {
     #[error("the weights are no finite numbers any more")]
     WeightsNotFinite,
     #[error(
-        "rank {rank} has other {what} than rank 0: every rank needs the same command line, settings file and model"
+        "rank {rank} and rank 0 differ in their {what}: every rank needs the same command line, settings file, model, data and \
+         plugins"
     )]
-    RanksDiffer { rank: usize, what: &'static str },
-    #[error("rank {} of {size} does not answer any more", .ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    RanksDiffer { rank: usize, what: String },
+    #[error("rank {} of {size} does not answer any more", list(ranks))]
     RanksSilent { ranks: Vec<usize>, size: usize, source: TorchError },
+    #[error(
+        "rank {} of {size} hangs: its process lives, and the last collective that it began is {last}",
+        list(ranks)
+    )]
+    RanksHang { ranks: Vec<usize>, size: usize, last: String, source: TorchError },
     #[error("the checkpoint {} cannot be used: {reason}", path.display())]
     Checkpoint { path: PathBuf, reason: String },
     #[error(
@@ -132,11 +138,15 @@ impl TrainError {
     /// Whether ranks may be lost, or be in the middle of something else, so that nothing more can be asked of them.
     pub(crate) fn loses_ranks(&self) -> bool {
         match self {
-            Self::RanksSilent { .. } | Self::Torch(_) | Self::Order(_) => true,
+            Self::RanksSilent { .. } | Self::RanksHang { .. } | Self::Torch(_) | Self::Order(_) => true,
             // Found by one rank, while the others wait for it.
             Self::Tensors(_) | Self::Routing => true,
             Self::Save { source, .. } => source.loses_ranks(),
             _ => false,
         }
     }
+}
+
+fn list(ranks: &[usize]) -> String {
+    ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

@@ -163,8 +163,11 @@ mod tests {
 
     fn put(dir: &Path, value: f64) {
         fs::create_dir_all(dir).unwrap();
-        fs::write(dir.join(RECORD), format!(r#"{{"metric":"accuracy","value":{value},"step":1,"version":1}}"#))
-            .unwrap();
+        fs::write(
+            dir.join(RECORD),
+            format!(r#"{{"metric":"accuracy","value":{value},"step":1,"version":1}}"#),
+        )
+        .unwrap();
     }
 
     #[test]

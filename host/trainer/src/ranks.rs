@@ -5,7 +5,7 @@
 //! the ranks' store, in which a rank may wait for hours.
 
 use crate::error::TrainError;
-use crate::heartbeat;
+use crate::heartbeat::{self, Missing, Pulse};
 use crate::loss::{Given, PolicyLoss};
 use crate::mesh::{Groups, Mesh};
 use crate::step::{PolicyRow, ValueRow};
@@ -17,7 +17,7 @@ use molt_model::{Config, Weights};
 use molt_torch::{Group, Store, TorchError};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -43,6 +43,10 @@ struct Meeting {
     /// Those who agreed. A rank that left it early would disturb those who are not done with it.
     _agreed: Option<Group>,
 }
+
+/// What ranks must have alike, by what people call it, in the order in which it is compared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alike(Vec<(String, String)>);
 
 /// Which of the models of a run an order is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -142,6 +146,7 @@ pub(crate) struct Orders {
     sent: VecDeque<usize>,
     rank: usize,
     size: usize,
+    pulse: Pulse,
 }
 
 /// Bytes of an order under one key: c10d's store closes a connection that sends more than 8 MiB at once.
@@ -193,15 +198,15 @@ impl Ranks {
         Mesh::new(ranks, fsdp, model).map(drop)
     }
 
-    /// Connects to the other ranks and makes sure that they train the same: `settings`, as text, the `weights` of the
-    /// policy, and those of the `others` that it learns from.
+    /// Connects to the other ranks and makes sure that they train the same: what is `alike`, the `weights` of the policy,
+    /// and those of the `others` that it learns from, by their [`Weights::fingerprint`].
     ///
     /// # Errors
-    /// If a rank does not come within `fsdp.timeout_s`, or its settings or weights are others.
+    /// If a rank does not come within `fsdp.timeout_s`, or something of it differs.
     pub fn join(
         env: &RankEnv,
         fsdp: &Fsdp,
-        settings: &str,
+        mut alike: Alike,
         (weights, others): (&Weights, &[&Weights]),
     ) -> Result<Self, TrainError> {
         let (addr, port) = (env.master_addr.as_str(), env.master_port);
@@ -227,34 +232,59 @@ impl Ranks {
         let group = meeting.join("", meeting.place)?;
         let all = std::iter::once(&weights).chain(others);
         let all: Vec<String> = all.map(|weights| weights.fingerprint()).collect::<Result<_, _>>()?;
-        let own = [settings.to_owned(), all.join("\n")];
-        for (what, own) in ["settings", "weights"].into_iter().zip(own) {
-            if env.rank == 0 {
-                store.set(what, own.as_bytes())?;
-            } else if store.get(what)? != own.as_bytes() {
-                return Err(TrainError::RanksDiffer { rank: env.rank, what });
-            }
-        }
+        alike.push(("weights".to_owned(), all.join("\n")));
+        alike.agree(&store, rank)?;
         // Only when all agree does any go on.
         let agreed = tch::Tensor::from(1_i64);
         let _ = group.all_reduce(&agreed, molt_torch::Reduce::Sum)?.wait()?;
         meeting._agreed = Some(group);
         let beating = connect()?;
         store.set_timeout(PATIENCE);
-        heartbeat::start(beating, rank, timeout, move || {
+        let pulse = Pulse::own();
+        heartbeat::start(beating, rank, timeout, pulse.clone(), move || {
             // Where the launcher has gone nobody reads it, which must not keep the rank alive.
             let mut said = std::io::stderr().lock();
             let _ = writeln!(said, "error: rank 0 of {size} does not answer any more: rank {rank} ends");
             std::process::exit(1);
         });
-        let orders = Rc::new(RefCell::new(Orders::new(store, (rank, size))));
+        let orders = Rc::new(RefCell::new(Orders { pulse, ..Orders::new(store, (rank, size)) }));
         Ok(Self { meeting: Rc::new(meeting), orders })
+    }
+}
+
+impl Alike {
+    /// So far these settings, as text.
+    pub fn new(settings: String) -> Self {
+        Self(vec![("settings".to_owned(), settings)])
+    }
+
+    /// This too, by a text that says what it is, such as a digest. The leader has all that another rank can see; one that
+    /// cannot see a file, since it needs none, leaves it out.
+    pub fn push(&mut self, (what, is): (String, String)) {
+        self.0.push((what, is));
+    }
+
+    /// Compares with what the leader has.
+    fn agree(&self, store: &Store, rank: usize) -> Result<(), TrainError> {
+        let unreadable = |error: postcard::Error| TrainError::Order(error.to_string());
+        if rank == 0 {
+            return Ok(store.set("alike", &postcard::to_allocvec(&self.0).map_err(unreadable)?)?);
+        }
+        let text = store.get("alike")?;
+        let leader: BTreeMap<&str, &str> =
+            postcard::from_bytes::<Vec<_>>(&text).map_err(unreadable)?.into_iter().collect();
+        let other =
+            |(what, is): &&(String, String)| leader.get(&**what).is_some_and(|leader| *leader != is.as_str());
+        self.0
+            .iter()
+            .find(other)
+            .map_or(Ok(()), |(what, _)| Err(TrainError::RanksDiffer { rank, what: what.clone() }))
     }
 }
 
 impl Orders {
     fn new(store: Store, (rank, size): (usize, usize)) -> Self {
-        Self { store, next: 0, sent: VecDeque::new(), rank, size }
+        Self { store, next: 0, sent: VecDeque::new(), rank, size, pulse: Pulse::default() }
     }
 
     /// Sends an order for one of the models to all other ranks.
@@ -279,13 +309,14 @@ impl Orders {
         Ok(())
     }
 
-    /// An error of a collective, with the ranks that do not answer if there are any.
+    /// An error of a collective, with the ranks that it waited for if they can be told.
     pub(crate) fn explained(&self, error: TrainError) -> TrainError {
         let TrainError::Torch(source) = error else { return error };
-        let ranks = heartbeat::silent(&self.store, self.rank, self.size);
-        match ranks.is_empty() {
-            true => TrainError::Torch(source),
-            false => TrainError::RanksSilent { ranks, size: self.size, source },
+        let size = self.size;
+        match self.pulse.missing(&self.store, self.rank, size) {
+            None => TrainError::Torch(source),
+            Some(Missing::Silent(ranks)) => TrainError::RanksSilent { ranks, size, source },
+            Some(Missing::Hang { ranks, last }) => TrainError::RanksHang { ranks, size, last, source },
         }
     }
 
@@ -314,6 +345,31 @@ fn piece_key(number: u64, nth: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_both_can_see_must_be_alike() {
+        let wait = Duration::from_secs(20);
+        let store = Store::serve("127.0.0.1", 0, wait).expect("a port");
+        let alike = |seen: &[(&str, &str)]| {
+            let mut alike = Alike::new("a = 1".to_owned());
+            seen.iter().for_each(|(what, is)| alike.push(((*what).to_owned(), (*is).to_owned())));
+            alike
+        };
+        alike(&[("data", "d1"), ("reward length", "r1")]).agree(&store, 0).expect("it leads");
+        for (seen, differs) in [
+            (&[("data", "d1"), ("reward length", "r1")][..], None),
+            (&[("reward length", "r1")], None),
+            (&[("interpreter python", "p1")], None),
+            (&[("data", "d2"), ("reward length", "r2")], Some("data")),
+            (&[("data", "d1"), ("reward length", "r2")], Some("reward length")),
+        ] {
+            let found = match alike(seen).agree(&store, 3) {
+                Err(TrainError::RanksDiffer { rank: 3, what }) => Some(what),
+                found => found.map(|()| None).expect("nothing else goes wrong"),
+            };
+            assert_eq!(found.as_deref(), differs);
+        }
+    }
 
     #[test]
     fn orders_of_any_size_arrive_and_are_forgotten() {

@@ -6,7 +6,7 @@ use molt_core::settings::{self, Access, GrantedModel, Grants, Limits, NativeLoss
 use molt_generator::Engine;
 use molt_model::Chat;
 use molt_rollout::{PolicyModel, TurnSettings, WeightedReward};
-use molt_sandbox::{Environment, Estimator, Info, JudgeEndpoint, Library, Lock, Loss, Sandbox};
+use molt_sandbox::{Environment, Estimator, Info, JudgeEndpoint, Library, Lock, Loss, Sandbox, inspect};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -196,6 +196,11 @@ impl Plugins {
         })
     }
 
+    /// The digest of every component, by its role and name.
+    pub(crate) fn digests(&self) -> Vec<(String, String)> {
+        self.used.iter().map(|Used { role, info, .. }| digest(role, info)).collect()
+    }
+
     /// What `plugins.lock` holds.
     pub(crate) fn lock(&self) -> Result<String, Stop> {
         let mut lock = Lock::default();
@@ -229,6 +234,25 @@ impl Plugins {
         let idle = idle.then(|| "warning: judge.url is of no use: no plugin is granted the judge".to_owned());
         lines.chain(idle).collect()
     }
+}
+
+fn digest(role: &str, info: &Info) -> (String, String) {
+    (format!("{role} {}", info.name), info.digest.clone())
+}
+
+/// [`Plugins::digests`] of those that are found here, by a process that loads none.
+pub(crate) fn digests(settings: &settings::TrainSettings) -> Vec<(String, String)> {
+    let settings::TrainSettings { agent, reward, algo, plugins, .. } = settings;
+    let mut named = vec![("agent", agent.name.clone()), ("estimator", algo.estimator.clone())];
+    named.extend(reward.name.iter().map(|name| ("reward", name.clone())));
+    named.extend(algo.native_loss().is_none().then(|| ("loss", algo.loss.clone())));
+    let code = |(_, name): &(&str, String)| plugins.access_of(&Library::own_name(name)).grants.code;
+    let interpreters: Vec<_> = named.iter().filter_map(code).map(|name| ("interpreter", name)).collect();
+    let library = Library::new(&plugins.path);
+    let found = |(role, name): (&str, String)| {
+        inspect(&library.find(&name).ok()?).ok().map(|info| digest(role, &info))
+    };
+    named.into_iter().chain(interpreters).filter_map(found).collect()
 }
 
 /// The grants that a plugin with these imports cannot use, with the import that each is for.

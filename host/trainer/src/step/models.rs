@@ -132,7 +132,7 @@ impl Learner {
                         // The leader knows of it, and may ask for the weights yet.
                         Err(error @ TrainError::GradientNotFinite { .. }) => failed = failed.or(Some(error)),
                         Err(error) if is_save && !error.loses_ranks() => failed = failed.or(Some(error)),
-                        Err(error) => return Err(error),
+                        Err(error) => return Err(ranks.orders.borrow().explained(error)),
                     }
                 }
             }

@@ -19,7 +19,7 @@ pub(crate) fn ranks<T: Send>(size: usize, body: impl Fn(Group) -> T + Sync) -> V
 }
 
 /// As [`ranks`], with the store by which they can make more groups.
-pub(super) fn with_store<T: Send>(size: usize, body: impl Fn(&Store, Group) -> T + Sync) -> Vec<T> {
+pub(crate) fn with_store<T: Send>(size: usize, body: impl Fn(&Store, Group) -> T + Sync) -> Vec<T> {
     let wait = Duration::from_secs(120);
     let server = Store::serve("127.0.0.1", 0, wait).expect("a port");
     std::thread::scope(|scope| {

@@ -11,7 +11,7 @@ use tch::Kind;
 
 const VOCABULARY: u32 = 61;
 
-pub(super) fn decoder(initializer_range: &str) -> Decoder {
+pub(crate) fn decoder(initializer_range: &str) -> Decoder {
     model(initializer_range, true)
 }
 
@@ -50,7 +50,7 @@ pub(super) fn converted(decoder: Decoder, kind: Kind) -> Decoder {
     decoder
 }
 
-pub(super) fn layout(max_tokens_per_rank: usize) -> Layout {
+pub(crate) fn layout(max_tokens_per_rank: usize) -> Layout {
     Layout::new(max_tokens_per_rank, &Fsdp::default())
 }
 
@@ -59,7 +59,7 @@ pub(super) fn optim() -> Optim {
 }
 
 /// A learner of a process that trains alone.
-pub(super) fn alone(weights: impl Into<Weights>, layout: Layout) -> Learner {
+pub(crate) fn alone(weights: impl Into<Weights>, layout: Layout) -> Learner {
     Learner::part(weights.into(), None, &optim(), 10, layout, 0.7).expect("settings that fit")
 }
 
