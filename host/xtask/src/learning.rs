@@ -9,15 +9,21 @@ use std::fs;
 use std::path::Path;
 
 const SEEDS: u64 = 3;
-/// Few enough for all runs to be done in an hour or so, many enough to tell learning from noise.
-const STEPS: u64 = 100;
-const EVERY: u64 = 25;
+/// Few enough for all estimators to be done in an hour or so, many enough to tell learning from noise.
+const SHORT: Steps = Steps { all: 100, every: 25 };
+/// As long as the demonstration: to where accuracy does not rise any more.
+const LONG: Steps = Steps { all: 500, every: 100 };
 
-/// All estimators, and one of them asynchronously.
-const RUNS: [&str; 11] = [
+#[derive(Clone, Copy)]
+struct Steps {
+    all: u64,
+    every: u64,
+}
+
+/// All estimators.
+const RUNS: [&str; 10] = [
     "dr-grpo",
     TEACHER,
-    AHEAD,
     "maxrl",
     "reinforce",
     "reinforce-baseline",
@@ -28,19 +34,24 @@ const RUNS: [&str; 11] = [
     DISTILL,
 ];
 
-/// [`TEACHER`] with rollouts up to two batches ahead of the trainer, and a correction for that.
-const AHEAD: &str = "grpo-queue-2";
 /// The one that learns from what [`TEACHER`] made of the model with the same seed.
 const DISTILL: &str = "on-policy-distill";
 const TEACHER: &str = "grpo";
+/// [`TEACHER`] with rollouts up to two batches ahead of the trainer, and a correction for that; compared with the same
+/// without, over [`LONG`].
+const AHEAD: &str = "grpo-queue-2";
 
 /// Held-out accuracy by step.
 type Curve = BTreeMap<u64, f64>;
 
-/// Runs the estimators that are named, or all, prints a table of their curves and writes it beside the runs.
+/// Of each run the curves of all seeds.
+type Curves = Vec<(&'static str, Vec<Curve>)>;
+
+/// Runs the estimators that are named, or all, prints tables of their curves and writes them beside the runs.
 pub(crate) fn bench(names: &[String]) -> Result<()> {
-    if let Some(unknown) = names.iter().find(|name| !RUNS.contains(&name.as_str())) {
-        let known = RUNS.join(", ");
+    let all = || RUNS.into_iter().chain([AHEAD]);
+    if let Some(unknown) = names.iter().find(|name| !all().any(|known| known == name.as_str())) {
+        let known = all().collect::<Vec<_>>().join(", ");
         bail!("`cargo xtask bench learning` has no {unknown:?}; it has {known}");
     }
     let cache = setup::setup()?;
@@ -48,45 +59,78 @@ pub(crate) fn bench(names: &[String]) -> Result<()> {
     process::run(&mut process::cargo(["build", "--package", "molt-cli"]))?;
     let molt = cache.target().join("debug/molt");
     let dir = demo::fresh_dir("learning")?;
-    let mut curves: Vec<(&str, Vec<Curve>)> = Vec::new();
+    let (mut short, mut long) = (Curves::new(), Curves::new());
     for seed in 0..SEEDS {
         let at = dir.join(format!("seed-{seed}"));
         let model = demo::tuned(&molt, &at, seed)?;
-        for estimator in chosen(names) {
-            println!("── {estimator}, seed {seed}");
-            let run = at.join(estimator);
-            let mut command = demo::molt(&molt, &["train", "--config", "examples/demo/rl.toml"]);
-            command.args(["--train.max_steps", &STEPS.to_string(), "--train.eval_every", &EVERY.to_string()]);
-            let name = if estimator == AHEAD { TEACHER } else { estimator };
-            command.args(["--run.seed", &seed.to_string(), "--algo.estimator", name]);
-            match estimator {
-                AHEAD => {
-                    command.args(["--train.sync", "false", "--train.async_queue_size", "2"]);
-                    command.args(["--algo.importance", "old", "--algo.correction.level", "token"]);
-                    command.args(["--algo.correction.mode", "trunc"]);
-                }
-                // The defaults are for large models, as are those of the policy, which the demonstration raises.
-                "gae" => drop(command.args(["--critic.optim.lr", "1e-3", "--critic.warmup_steps", "5"])),
-                DISTILL => drop(command.arg("--teacher.model").arg(at.join(TEACHER).join("model"))),
-                _ => {}
-            }
-            process::run(command.arg("--model.path").arg(&model).arg("--run.dir").arg(&run))?;
-            let curve = curve(&run.join("metrics.jsonl"))?;
-            match curves.iter_mut().find(|(name, _)| *name == estimator) {
-                Some((_, of_seeds)) => of_seeds.push(curve),
-                None => curves.push((estimator, vec![curve])),
+        for name in chosen(names) {
+            add(&mut short, name, train(&molt, (&model, seed), name, SHORT, &at)?);
+        }
+        if names.is_empty() || names.iter().any(|name| name == AHEAD) {
+            for name in [TEACHER, AHEAD] {
+                add(&mut long, name, train(&molt, (&model, seed), name, LONG, &at.join("long"))?);
             }
         }
     }
-    let table = table(&curves);
+    let tables: Vec<String> =
+        [&short, &long].into_iter().filter(|c| !c.is_empty()).map(|c| table(c)).collect();
+    let tables = tables.join("\n");
     let to = dir.join("learning.md");
-    fs::write(&to, &table).with_context(|| format!("cannot write {}", to.display()))?;
-    println!("\n{table}\n{}", to.display());
-    let stuck: Vec<&str> = curves.iter().filter(|(_, c)| !c.iter().all(improves)).map(|(n, _)| *n).collect();
+    fs::write(&to, &tables).with_context(|| format!("cannot write {}", to.display()))?;
+    println!("\n{tables}\n{}", to.display());
+
+    let lists = fs::read_to_string(process::workspace_root().join("examples/demo/held-out.jsonl"))
+        .context("the held-out lists cannot be read")?;
+    let lists = lists.lines().count() as f64;
+    let rises = |curve: &Curve| improves(curve, lists);
+    let stuck: Vec<&str> =
+        short.iter().filter(|(_, c)| !c.iter().all(rises)).map(|(name, _)| *name).collect();
     if !stuck.is_empty() {
-        bail!("with some seed the held-out accuracy did not rise: {}", stuck.join(", "));
+        bail!("with some seed the held-out accuracy did not rise beyond noise: {}", stuck.join(", "));
+    }
+    if let [(_, present), (_, ahead)] = &long[..] {
+        let (less, noise) = shortfall(present, ahead, lists);
+        println!("{AHEAD} ends {:.1} points below {TEACHER}; noise is {:.1}", 100.0 * less, 100.0 * noise);
+        if less > noise {
+            bail!("the asynchronous run does not reach the synchronous one");
+        }
     }
     Ok(())
+}
+
+fn add(curves: &mut Curves, name: &'static str, curve: Curve) {
+    match curves.iter_mut().find(|(known, _)| *known == name) {
+        Some((_, of_seeds)) => of_seeds.push(curve),
+        None => curves.push((name, vec![curve])),
+    }
+}
+
+/// One run, in a folder of `at`.
+fn train(molt: &Path, (model, seed): (&Path, u64), name: &str, steps: Steps, at: &Path) -> Result<Curve> {
+    println!("── {name}, seed {seed}, {} steps", steps.all);
+    let run = at.join(name);
+    let mut command = demo::molt(molt, &["train", "--config", "examples/demo/rl.toml"]);
+    command.args([
+        "--train.max_steps",
+        &steps.all.to_string(),
+        "--train.eval_every",
+        &steps.every.to_string(),
+    ]);
+    let estimator = if name == AHEAD { TEACHER } else { name };
+    command.args(["--run.seed", &seed.to_string(), "--algo.estimator", estimator]);
+    match name {
+        AHEAD => {
+            command.args(["--train.sync", "false", "--train.async_queue_size", "2"]);
+            command.args(["--algo.importance", "old", "--algo.correction.level", "token"]);
+            command.args(["--algo.correction.mode", "trunc"]);
+        }
+        // The defaults are for large models, as are those of the policy, which the demonstration raises.
+        "gae" => drop(command.args(["--critic.optim.lr", "1e-3", "--critic.warmup_steps", "5"])),
+        DISTILL => drop(command.arg("--teacher.model").arg(at.join(TEACHER).join("model"))),
+        _ => {}
+    }
+    process::run(command.arg("--model.path").arg(model).arg("--run.dir").arg(&run))?;
+    curve(&run.join("metrics.jsonl"))
 }
 
 /// The estimators that are named, or all, in order; before one that learns from a teacher, the teacher.
@@ -95,8 +139,26 @@ fn chosen(names: &[String]) -> impl Iterator<Item = &'static str> {
     RUNS.into_iter().filter(move |&e| named(e) || e == TEACHER && named(DISTILL))
 }
 
-fn improves(curve: &Curve) -> bool {
-    curve.values().last() > curve.values().next()
+/// Whether a curve ends above where it begins by more than two standard errors of the difference of two shares of so many
+/// `lists`.
+fn improves(curve: &Curve, lists: f64) -> bool {
+    let (Some(first), Some(last)) = (curve.values().next(), curve.values().last()) else { return false };
+    let variance = |share: &f64| share * (1.0 - share) / lists;
+    last - first > 2.0 * (variance(first) + variance(last)).sqrt()
+}
+
+/// By how much the mean of the ends of `ahead` is below that of `present`, and two standard errors of that: what seeds
+/// differ by, and what shares of so many `lists` do.
+fn shortfall(present: &[Curve], ahead: &[Curve], lists: f64) -> (f64, f64) {
+    let mean_and_variance = |curves: &[Curve]| {
+        let ends: Vec<f64> = curves.iter().filter_map(|curve| curve.values().last().copied()).collect();
+        let count = ends.len() as f64;
+        let mean = ends.iter().sum::<f64>() / count;
+        let between = ends.iter().map(|end| (end - mean).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
+        (mean, between.max(mean * (1.0 - mean) / lists) / count)
+    };
+    let ((present, a), (ahead, b)) = (mean_and_variance(present), mean_and_variance(ahead));
+    (present - ahead, 2.0 * (a + b).sqrt())
 }
 
 /// The held-out accuracies that a run wrote down.
@@ -143,8 +205,30 @@ mod tests {
         let want = "| held-out accuracy, % | step 0 | step 25 | each seed at the end |\n|---|---|---|---|\n\
                     | grpo | 30.0 | 60.0 | 50.0, 70.0 |\n";
         assert_eq!(table(&curves), want);
-        assert!(curves[0].1.iter().all(improves));
-        assert!(!improves(&Curve::from([(0, 0.5), (25, 0.5)])));
+    }
+
+    #[test]
+    fn learning_is_a_rise_beyond_noise() {
+        let rises = |from, to| improves(&Curve::from([(0, from), (25, to)]), 100.0);
+        assert!(!rises(0.5, 0.5) && !rises(0.5, 0.6), "the standard error is 0.07");
+        assert!(rises(0.5, 0.65) && !rises(0.65, 0.5));
+        assert!(!improves(&Curve::new(), 100.0));
+    }
+
+    #[test]
+    fn a_shortfall_is_told_from_noise() {
+        let ends = |ends: [f64; 2]| ends.map(|end| Curve::from([(0, 0.3), (500, end)]));
+        // Seeds differ by a standard deviation of 0.1414: sqrt(2 * 0.02 / 2) is 0.1414.
+        let (less, noise) = shortfall(&ends([0.9, 0.7]), &ends([0.8, 0.6]), 1e9);
+        assert!(
+            (less - 0.1).abs() < 1e-12 && (noise - 2.0 * 0.02_f64.sqrt()).abs() < 1e-12,
+            "{less} {noise}"
+        );
+        // Seeds that happen to agree still are shares of 100 lists.
+        let (less, noise) = shortfall(&ends([0.9, 0.9]), &ends([0.5, 0.5]), 100.0);
+        assert!(
+            (less - 0.4).abs() < 1e-12 && (noise - 2.0 * (0.0009_f64 / 2.0 + 0.00125).sqrt()).abs() < 1e-12
+        );
     }
 
     #[test]
@@ -156,7 +240,7 @@ mod tests {
         assert_eq!(chosen(&[]), RUNS);
         assert_eq!(chosen(&["gae", "rloo"]), ["rloo", "gae"]);
         assert_eq!(chosen(&[DISTILL]), [TEACHER, DISTILL]);
-        assert_eq!(chosen(&[AHEAD]), [AHEAD]);
+        assert_eq!(chosen(&[AHEAD]), [""; 0], "it has runs of its own");
     }
 
     #[test]
