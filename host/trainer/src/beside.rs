@@ -65,7 +65,8 @@ impl<'s> Beside<'s> {
         let reference =
             reference.map(|weights| Learner::reference(weights, ranks.cloned(), layout, temperature));
         let own = &settings.critic;
-        let steps = batches.saturating_mul((own.passes * own.steps_per_batch) as u64);
+        let of_a_batch = own.passes.saturating_mul(own.steps_per_batch);
+        let steps = batches.saturating_mul(of_a_batch as u64);
         let critic =
             critic.map(|weights| Learner::critic(weights, ranks.cloned(), &own.optim, steps, layout));
         Ok(Self {
@@ -84,22 +85,42 @@ impl<'s> Beside<'s> {
     /// Asks them about the finished rollouts of `groups`, and the policy where its divergence counts in the reward.
     ///
     /// # Errors
-    /// If a rank is lost.
-    pub(crate) fn look(&mut self, policy: &mut Learner, groups: &[Group]) -> Result<Said, TrainError> {
+    /// If what one of them says is no number, or a rank is lost.
+    pub(crate) fn look(
+        &mut self,
+        policy: &mut Learner,
+        groups: &[Group],
+        step: u64,
+    ) -> Result<Said, TrainError> {
         let segments: Vec<&Segment> = finished(groups).flat_map(|t| &t.segments).collect();
         let rollouts = finished(groups).count();
         let mut said = Said { kl_coef: self.kl.coefficient as f32, rollouts, ..Said::default() };
         if let Some(critic) = &mut self.critic {
             said.values = critic.values(&segments)?.concat();
+            if !said.values.iter().all(|value| value.is_finite()) {
+                let help = "lower critic.optim.lr, or look at critic.model";
+                return Err(TrainError::NoNumber { step, model: "critic", what: "value", help });
+            }
         }
         let Some(reference) = &mut self.reference else { return Ok(said) };
         let theirs = reference.logprobs(&segments)?;
+        // A token that it holds for impossible has a log-ratio all the same.
+        if theirs.iter().flatten().any(|logprob| logprob.is_nan()) {
+            let (model, help) = match self.settings.teacher.model {
+                Some(_) => ("teacher", "look at the weights of teacher.model"),
+                None => ("reference", "look at the weights of reference.model, or of model.path"),
+            };
+            return Err(TrainError::NoNumber { step, model, what: "log-probability", help });
+        }
         let kl = &self.settings.algo.kl;
         if !kl.in_reward() {
             said.reference = Some(theirs);
             return Ok(said);
         }
         let ours = policy.logprobs(&segments)?;
+        if ours.iter().flatten().any(|logprob| logprob.is_nan()) {
+            return Err(TrainError::LogprobNotFinite { step });
+        }
         let ratios = ours.concat().into_iter().zip(theirs.concat());
         let ratios: Vec<f64> = ratios.map(|(ours, theirs)| log_ratio(ours.into(), theirs.into())).collect();
         said.divergence = (ratios.iter().map(|&d| value(MEASURE, d)).sum(), ratios.len());
@@ -224,6 +245,14 @@ pub(crate) fn parts<T>(rows: &[T], count: usize) -> impl Iterator<Item = &[T]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn steps_without_number_are_no_overflow() {
+        let mut settings = TrainSettings::default();
+        settings.critic.passes = usize::MAX;
+        settings.critic.steps_per_batch = usize::MAX;
+        Beside::new(&settings, None, (None, None), u64::MAX).expect("there is nothing to load");
+    }
 
     /// By hand: returns 0, 0, 2, 2 have variance 1; errors −1, 0, 0, 1 have variance ½.
     #[test]

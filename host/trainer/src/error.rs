@@ -81,6 +81,8 @@ pub enum TrainError {
          the steps before"
     )]
     LogprobNotFinite { step: u64 },
+    #[error("at step {step} the {model} gives a token a {what} that is no number: {help}")]
+    NoNumber { step: u64, model: &'static str, what: &'static str, help: &'static str },
     #[error("the weights are no finite numbers any more")]
     WeightsNotFinite,
     #[error(

@@ -150,6 +150,13 @@ fn run<G: Generator>(
     learner.balance_experts(settings.moe.router_aux_coef)?;
     let mut beside = Beside::new(&settings, ranks.as_ref(), others, planned)?;
     let progress = Progress::new(Some(planned), "train");
+    if warming_up >= planned && warming_up > 0 {
+        let note = format!(
+            "critic.warmup_steps is {warming_up}, and the run has {planned} batches at most: the policy is not trained"
+        );
+        progress.note(&note);
+        run_dir.event(&note)?;
+    }
     let mut best = Best::open(run_dir.path(), settings.train.keep_best.as_deref());
     let mut eval = |run_dir: &mut RunDir, learner: &mut Learner, step| -> Result<_, TrainError> {
         let Some(held_out) = &held_out else { return Ok(None) };
@@ -220,11 +227,10 @@ fn run<G: Generator>(
         let shaped = shaping.apply(&mut batch.groups);
         let lowest = settings.reward.lowest;
         let replayed = replay.draw(step);
-        replay.keep(&batch.groups);
         let fresh = batch.groups.len();
         batch.groups.extend(replayed);
         let (groups, replayed) = batch.groups.split_at(fresh);
-        let said = beside.look(learner, &batch.groups)?;
+        let said = beside.look(learner, &batch.groups, step)?;
         let asked = advantages(&estimator, &traits, &parameters, (&batch.groups, &said), lowest);
         let (mut rows, returns) = match runtime.block_on(asked) {
             Ok(answer) => answer,
@@ -273,6 +279,10 @@ fn run<G: Generator>(
             publish(learner, &driver, runtime)?;
         }
         batches.published(learner.version());
+        // What was not trained has no place among what is to be trained again.
+        if learner.version() > version {
+            replay.keep(groups);
+        }
         let times = Times { between, generate_wait, advantages, train, publish: clock.lap() };
 
         let rewards = first_rewards(&batch.groups, fresh, lowest);

@@ -114,15 +114,24 @@ fn a_critic_learns_the_returns_before_the_policy_moves() {
     settings.critic.optim = Optim { lr: 5e-3, ..Optim::default() };
     settings.critic.passes = 2;
     settings.critic.warmup_steps = 2;
+    settings.replay.groups_per_batch = 2;
     let metrics = ["critic/loss", "critic/value_mean", "critic/clip_fraction", "critic/grad_norm"];
     let run_dir = goes_on_exactly(&settings, &metrics, dir.path());
     assert_eq!(series(&run_dir, "train/loss").len(), 4, "the policy waits for two steps");
     assert_eq!(series(&run_dir, "rollout/length_mean"), [2.0; 6]);
+    // Nothing was trained before the third step, so the fourth is the first with something to train again.
+    assert_eq!(series(&run_dir, "replay/groups"), [0.0, 0.0, 0.0, 2.0, 2.0, 2.0]);
+    let warns = |run_dir: &Path| {
+        let log = std::fs::read_to_string(run_dir.join("run.log")).unwrap_or_default();
+        log.contains("critic.warmup_steps is 10, and the run has 10 batches at most")
+    };
+    assert!(!warns(&run_dir));
 
     let mut long = settings.clone();
     long.train.max_steps = Some(10);
     long.critic.warmup_steps = 10;
     let waits = script(long, &dir.path().join("waits"));
+    assert!(warns(&waits));
     assert!(weights(&waits) == std::fs::read(model.join("model.safetensors")).unwrap(), "the policy waited");
     let losses = series(&waits, "critic/loss");
     let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
@@ -148,6 +157,45 @@ fn the_weight_of_the_divergence_waits_with_the_policy() {
         let want = 0.1 * 0.98_f64.powi(step.saturating_sub(2) as i32);
         assert!((coefficient - want).abs() < 1e-12, "{coefficient} is not {want} in step {}", step + 1);
     }
+}
+
+/// What no plugin has made is not said to be a plugin's.
+#[test]
+fn a_model_that_gives_no_numbers_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(dir.path());
+    let decoder = Decoder::load(&model).unwrap();
+    for (_, norm) in decoder.parameters().iter().filter(|(name, _)| name == "model.norm.weight") {
+        let _ = norm.get(0).fill_(f64::NAN);
+    }
+    let broken = saved(&decoder, dir.path().join("broken"));
+    let run = |name: &str, change: &dyn Fn(&mut TrainSettings)| {
+        let mut settings = six_steps(&model);
+        settings.algo.kl.coef = 0.1;
+        settings.algo.kl.r#in = KlIn::Reward;
+        settings.algo.estimator = "reinforce".into();
+        change(&mut settings);
+        let prompts = (prompts(40, "7"), None);
+        let (result, _) =
+            run(settings, Scripted::new(0), prompts, &dir.path().join(name), &CancellationToken::new());
+        let error = result.unwrap_err();
+        assert!(matches!(error, TrainError::NoNumber { step: 1, .. }), "{error}");
+        error.to_string()
+    };
+    let error = run("reward", &|settings| settings.reference.model = Some(broken.clone()));
+    assert!(error.contains("the reference gives a token a log-probability that is no number"), "{error}");
+    let error = run("loss", &|settings| {
+        settings.reference.model = Some(broken.clone());
+        settings.algo.kl.r#in = KlIn::Loss;
+    });
+    assert!(error.contains("the reference gives") && error.contains("reference.model"), "{error}");
+    let error = run("teacher", &|settings| settings.teacher.model = Some(broken.clone()));
+    assert!(error.contains("the teacher gives") && error.contains("teacher.model"), "{error}");
+    let error = run("critic", &|settings| {
+        settings.critic.model = Some(broken.clone());
+        settings.algo.estimator = "gae".into();
+    });
+    assert!(error.contains("the critic gives a token a value that is no number"), "{error}");
 }
 
 #[test]
