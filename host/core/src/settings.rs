@@ -326,7 +326,7 @@ pub struct Train {
     /// algo.importance.
     pub epochs_per_batch: usize,
     /// Leave rollouts that ran out of tokens, turns or context out of the loss. They still count in the baseline of
-    /// their prompt, and in whitening.
+    /// their prompt, and in whitening. Of a batch that has no others nothing is learnt, and run.log says so.
     pub mask_truncated: bool,
     /// Tokens of one forward and backward of a rank at most, which lie one after the other without padding; a longer
     /// trajectory goes alone. Ranks have about as many each. Changes memory and speed, not the update.

@@ -259,6 +259,11 @@ fn run<G: Generator>(
         if needs_old && steps_of_a_batch > 1 && !is_warming_up {
             remember(&mut rows, learner)?;
         }
+        if rows.is_empty() {
+            let note = "every rollout is truncated, which train.mask_truncated leaves out: nothing was learnt";
+            progress.note(&format!("step {step}: {note}"));
+            run_dir.event(&format!("step {step}: {note}"))?;
+        }
         let mut sums = PolicySums::default();
         let mut update = Update::default();
         // None if all rollouts are masked, or a critic warms up: the weights stay as they are.

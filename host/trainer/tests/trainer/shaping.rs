@@ -195,9 +195,15 @@ fn truncated_rollouts_are_masked_and_a_batch_of_them_changes_nothing() {
     let mut settings = sync(&model);
     settings.train.mask_truncated = true;
     settings.train.max_steps = Some(2);
+    let notes = |run: &Path| -> Vec<String> {
+        let log = std::fs::read_to_string(run.join("run.log")).unwrap_or_default();
+        log.lines().filter(|line| line.contains("train.mask_truncated")).map(str::to_owned).collect()
+    };
     let generator = Ruled::new(|_, seed| (seed.is_multiple_of(3), false));
     let (result, run, rows) = go(settings.clone(), &generator, None, &dir.path().join("all"));
     assert_eq!(result.unwrap().tokens, 0);
+    let told = notes(&run);
+    assert!(told.len() == 2 && told[1].contains("step 2: every rollout is truncated"), "{told:?}");
     assert!(weights(&run) == std::fs::read(model.join("model.safetensors")).unwrap());
     for row in &rows {
         assert_eq!((row.values["rollout/masked"], row.values["rollout/truncated_rate"]), (32.0, 1.0));
@@ -210,6 +216,7 @@ fn truncated_rollouts_are_masked_and_a_batch_of_them_changes_nothing() {
     let generator = Ruled::new(|_, seed| (seed.is_multiple_of(3), !seed.is_multiple_of(3)));
     let (result, run, rows) = go(settings, &generator, None, &dir.path().join("some"));
     result.unwrap();
+    assert_eq!(notes(&run), [""; 0]);
     assert!(weights(&run) != std::fs::read(model.join("model.safetensors")).unwrap());
     for row in &rows {
         let masked = row.values["rollout/masked"];
