@@ -31,6 +31,12 @@ const INFINITE: f64 = 30.0;
 /// The estimates k2 and k3 of one token are at most this.
 const MOST: f64 = 10.0;
 
+/// The log-ratios at which k2 reaches [`MOST`]: `d²/2 = 10`.
+const ENDS_K2: f64 = 4.472_135_954_999_58;
+
+/// Those at which k3 does: `e^−d − 1 + d = 10`.
+const ENDS_K3: (f64, f64) = (-2.610_868_638_149_876, 10.999_983_298_020_256);
+
 /// `log π − log π_ref` of a token; what is infinite is ±30, and what is no number stays none.
 pub fn log_ratio(logprob: f64, reference: f64) -> f64 {
     match logprob - reference {
@@ -48,15 +54,14 @@ pub fn value(estimator: KlEstimator, d: f64) -> f64 {
     }
 }
 
-/// The derivative of the estimate by `log π`, 0 where it is bounded.
+/// The derivative of the estimate by `log π`. Beyond the bound of the value it stays what it is there: a token that is
+/// farther away is drawn back no less, though one token has no more than so much of the gradient.
 pub fn slope(estimator: KlEstimator, d: f64) -> f64 {
-    let slope = match estimator {
+    match estimator {
         KlEstimator::K1 => 1.0,
-        KlEstimator::K2 => d,
-        KlEstimator::K3 => 1.0 - (-d).exp(),
-    };
-    let is_bounded = estimator != KlEstimator::K1 && value(estimator, d) >= MOST;
-    if is_bounded { 0.0 } else { slope }
+        KlEstimator::K2 => d.clamp(-ENDS_K2, ENDS_K2),
+        KlEstimator::K3 => 1.0 - (-d.clamp(ENDS_K3.0, ENDS_K3.1)).exp(),
+    }
 }
 
 /// Unlike `f64::min`, not a number stays one.
@@ -133,13 +138,29 @@ mod tests {
     }
 
     #[test]
-    fn slopes_are_those_of_the_values() {
+    fn slopes_are_those_of_the_values_and_stay_where_they_are_bounded() {
         for estimator in [KlEstimator::K1, KlEstimator::K2, KlEstimator::K3] {
-            for d in [-25.0, -2.0, -0.3, 0.0, 0.4, 3.0, 12.0, 40.0] {
+            for d in [-2.6, -2.0, -0.3, 0.0, 0.4, 3.0, 4.4] {
                 let step = 1e-6;
                 let by_difference = (value(estimator, d + step) - value(estimator, d - step)) / (2.0 * step);
                 assert!((slope(estimator, d) - by_difference).abs() < 1e-6, "{estimator:?} at {d}");
             }
+            assert!(slope(estimator, f64::NAN).is_nan() || estimator == KlEstimator::K1);
         }
+        for (estimator, [low, high]) in
+            [(KlEstimator::K2, [-ENDS_K2, ENDS_K2]), (KlEstimator::K3, [ENDS_K3.0, ENDS_K3.1])]
+        {
+            for (end, beyond) in [(low, [-5.0, -25.0, -INFINITE]), (high, [11.5, 25.0, INFINITE])] {
+                close(value(estimator, end), MOST);
+                assert!(value(estimator, end * (1.0 - 1e-6)) < MOST);
+                for d in beyond {
+                    close(value(estimator, d), MOST);
+                    assert_eq!(slope(estimator, d), slope(estimator, end), "{estimator:?} at {d}");
+                }
+            }
+        }
+        // To less of what the policy likes too much, to more of what it likes too little.
+        assert!(slope(KlEstimator::K2, 30.0) > 4.4 && slope(KlEstimator::K2, -30.0) < -4.4);
+        assert!(slope(KlEstimator::K3, 30.0) > 0.99 && slope(KlEstimator::K3, -30.0) < -12.6);
     }
 }
