@@ -94,8 +94,7 @@ mod tests {
 
     #[test]
     fn without_a_target_it_stays_and_is_that_of_the_settings() {
-        let weight =
-            |coef, target: Option<f64>| KlWeight::from(&Kl { coef, target, ..Kl::default() });
+        let weight = |coef, target: Option<f64>| KlWeight::from(&Kl { coef, target, ..Kl::default() });
         let mut fixed = weight(0.1, None);
         fixed.update(7.0, 128);
         assert_eq!(fixed.coefficient, 0.1);

@@ -260,7 +260,8 @@ fn run<G: Generator>(
             remember(&mut rows, learner)?;
         }
         if rows.is_empty() {
-            let note = "every rollout is truncated, which train.mask_truncated leaves out: nothing was learnt";
+            let note =
+                "every rollout is truncated, which train.mask_truncated leaves out: nothing was learnt";
             progress.note(&format!("step {step}: {note}"));
             run_dir.event(&format!("step {step}: {note}"))?;
         }

@@ -127,8 +127,8 @@ impl TrainSettings {
                 say(
                     found,
                     "eval.prompts",
-                    "is set, and nothing scores what is evaluated, as only training can do without with teacher.model: name a \
-                     reward plugin with reward.name, or leave it out",
+                    "is set, and nothing scores what is evaluated; with teacher.model only training can do \
+                     without: name a reward plugin with reward.name, or leave it out",
                 );
             }
         } else if self.distills() && !self.algo.kl.in_reward() {

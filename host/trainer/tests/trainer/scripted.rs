@@ -108,13 +108,8 @@ fn a_gap_beyond_the_bound_stops_the_run_and_says_so() {
     let dir = tempfile::tempdir().unwrap();
     let model = model(dir.path());
     let prompts = (prompts(40, "7"), None);
-    let (result, run_dir) = run(
-        settings(&model),
-        Scripted::new(0),
-        prompts,
-        &dir.path().join("run"),
-        &CancellationToken::new(),
-    );
+    let (result, run_dir) =
+        run(settings(&model), Scripted::new(0), prompts, &dir.path().join("run"), &CancellationToken::new());
     assert!(matches!(result, Err(TrainError::LogprobGap { step: 1, gap, .. }) if gap > 0.01));
     let status = json(&run_dir.join("status.json"));
     assert_eq!(status["state"], "failed");
