@@ -25,10 +25,12 @@ fn evaluated(dir: &Path, name: &str, flags: &[&str]) -> (Value, String) {
 #[test]
 fn an_evaluation_samples_as_it_is_told() {
     let dir = TempDir::new().unwrap();
-    let rows: String = (0..3).map(|n| format!("{{\"prompt\": \"sort {n}1\", \"answer\": \"1{n}\"}}\n")).collect();
+    let rows: String =
+        (0..3).map(|n| format!("{{\"prompt\": \"sort {n}1\", \"answer\": \"1{n}\"}}\n")).collect();
     fs::write(dir.path().join("held-out.jsonl"), rows).unwrap();
     let of = |name: &str, flags: &[&str]| {
-        let short: &[&str] = if flags.contains(&"--eval.max_new_tokens") { &[] } else { &["--eval.max_new_tokens", "8"] };
+        let short: &[&str] =
+            if flags.contains(&"--eval.max_new_tokens") { &[] } else { &["--eval.max_new_tokens", "8"] };
         evaluated(dir.path(), name, &[short, flags].concat())
     };
     let (report, sampled) = of("plain", &[]);

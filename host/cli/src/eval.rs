@@ -136,7 +136,8 @@ mod tests {
         assert!(code.contains("model.weights()"), "it decodes with one copy of the weights");
         for key in keys::<EvalSettings>() {
             let section = key.path[0].as_str();
-            let of_a_trainer = ["algo", "critic", "fsdp", "lora", "optim", "reference", "replay", "teacher", "train"];
+            let of_a_trainer =
+                ["algo", "critic", "fsdp", "lora", "optim", "reference", "replay", "teacher", "train"];
             assert!(!of_a_trainer.contains(&section), "{}", key.name());
         }
     }

@@ -67,7 +67,9 @@ mod tests {
         assert_eq!(parts(&eight, 1000, 4), [vec![0, 7], vec![1, 6], vec![2, 5], vec![3, 4]]);
         assert_eq!(parts(&[5, 3, 7, 2, 6], 1000, 3), [vec![0, 1], vec![2], vec![3, 4]]);
         assert_eq!(parts(&[100, 1, 1, 1], 1000, 2), [vec![0], vec![1, 2, 3]]);
-        for (lengths, budget, bins) in [(&[5, 3, 7, 2, 6][..], 10, 3), (&[5, 3, 7, 2, 6], 20, 2), (&[25, 3], 10, 2)] {
+        for (lengths, budget, bins) in
+            [(&[5, 3, 7, 2, 6][..], 10, 3), (&[5, 3, 7, 2, 6], 20, 2), (&[25, 3], 10, 2)]
+        {
             assert_eq!(micro_batches(lengths, budget, 1).len(), bins, "{lengths:?} in {budget}");
         }
     }

@@ -250,7 +250,9 @@ mod tests {
         assert_eq!(rewards(&groups(), -2.0), [1.0, -2.0, -0.5]);
         // What the environment took off on the way is not given back.
         let mut groups = groups();
-        let Some(Outcome::Finished(invalid)) = groups[0].outcomes.last_mut() else { panic!("it is finished") };
+        let Some(Outcome::Finished(invalid)) = groups[0].outcomes.last_mut() else {
+            panic!("it is finished")
+        };
         invalid.turn_rewards = vec![-3.0, 0.5];
         assert_eq!(rewards(&groups, -2.0), [1.0, -2.5, -0.5]);
         assert_eq!(estimator_batch(&[], &groups, -2.0).turn_rewards[3..5], [-3.0, -3.0]);

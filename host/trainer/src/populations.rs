@@ -67,10 +67,8 @@ pub(crate) fn rollouts(groups: &[Group], rewards: &[f64], dropped: &[Dropped]) -
 /// Rollouts that were dropped.
 pub(crate) fn dropped(dropped: &[Dropped]) -> Metrics {
     let failed = dropped.iter().filter(|dropped| dropped.reason.is_failure()).count();
-    let mut metrics = some([
-        ("rollout/dropped", Some(dropped.len() as f64)),
-        ("rollout/failed", Some(failed as f64)),
-    ]);
+    let mut metrics =
+        some([("rollout/dropped", Some(dropped.len() as f64)), ("rollout/failed", Some(failed as f64))]);
     for drop in dropped {
         *metrics.entry(format!("dropped/{}", drop.reason.label())).or_default() += 1.0;
     }

@@ -583,7 +583,8 @@ mod tests {
             (0..all).map(|nth| (Reward::Scored { value: 0.0, solved: nth < right }, 1, 0)).collect()
         };
         let groups = [group(0, &scored(3, 12)), group(1, &scored(3, 4))];
-        let mut sums = PolicySums { tokens: 12, clipped: 3.0, units: 12, outside: 3, ..PolicySums::default() };
+        let mut sums =
+            PolicySums { tokens: 12, clipped: 3.0, units: 12, outside: 3, ..PolicySums::default() };
         sums.add(&PolicySums { tokens: 4, clipped: 3.0, units: 4, outside: 3, ..PolicySums::default() });
         let step = Step {
             groups: &groups,

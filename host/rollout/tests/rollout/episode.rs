@@ -88,7 +88,8 @@ async fn every_prompt_extends_the_one_before_by_what_was_sampled_and_a_seam() {
 /// labs-molt 0.1.6 appends it, and never trains it.
 #[tokio::test]
 async fn turns_earn_their_part_and_lie_where_they_were_asked_for() {
-    let driver = driver(environment("quiz"), vec![], |last, _| if last == "a" { "a".into() } else { "bb".into() });
+    let driver =
+        driver(environment("quiz"), vec![], |last, _| if last == "a" { "a".into() } else { "bb".into() });
     let got = finished(rollout(&driver, &task("a", Some("a\nbb"), &[("more", "b")])).await);
     assert_eq!((got.turn_rewards.as_slice(), &got.reward), (&[0.5, 0.5][..], &scored(1.0, true)));
     let [first, second] = &requests(&driver)[..] else { panic!("two turns") };

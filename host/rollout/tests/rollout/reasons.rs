@@ -11,7 +11,8 @@ fn of_the_host() -> [DropReason; 6] {
     for reason in &all {
         // A new one does not compile until it is in the list.
         match reason {
-            PromptTooLong | NoActionTokens | NoReward | Unrenderable | GroupUnusable | Filtered | Plugin(_) => {}
+            PromptTooLong | NoActionTokens | NoReward | Unrenderable | GroupUnusable | Filtered
+            | Plugin(_) => {}
         }
     }
     all

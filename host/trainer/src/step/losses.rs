@@ -45,7 +45,8 @@ fn known(segments: &[(Segment, Vec<f32>)], is_old_known: bool) -> Vec<PolicyRow<
 fn same(found: &PolicySums, expected: &PolicySums) -> Result<(), TestCaseError> {
     let near = |a: f64, b: f64| (a - b).abs() <= 1e-12 * b.abs().max(1.0);
     let numbers = |sums: &PolicySums| {
-        let PolicySums { loss, clipped, dual_clipped, advantage, ratio, kl, kl_reference, entropy, .. } = *sums;
+        let PolicySums { loss, clipped, dual_clipped, advantage, ratio, kl, kl_reference, entropy, .. } =
+            *sums;
         [loss, clipped, dual_clipped, advantage, ratio, kl, kl_reference, entropy]
     };
     for (a, b) in numbers(found).into_iter().zip(numbers(expected)) {

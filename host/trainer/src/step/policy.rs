@@ -113,8 +113,19 @@ impl PolicySums {
         let own = [&means[..], &counts].concat();
         let all = sums(ranks, &own)?;
         let most = largest(ranks, &[self.gap_max])?[0];
-        let [loss, clipped, dual_clipped, advantage, ratio, kl, kl_reference, entropy, gap, on_policy, outside] =
-            all[..]
+        let [
+            loss,
+            clipped,
+            dual_clipped,
+            advantage,
+            ratio,
+            kl,
+            kl_reference,
+            entropy,
+            gap,
+            on_policy,
+            outside,
+        ] = all[..]
         else {
             unreachable!("eleven sums")
         };

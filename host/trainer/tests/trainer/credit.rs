@@ -6,7 +6,7 @@ use molt_core::ids::{GroupId, RolloutId, WeightVersion};
 use molt_core::outcome::{DropReason, Dropped, Group, Outcome};
 use molt_core::settings::{Algo, TrainSettings};
 use molt_core::trajectory::{Reward, Sampled, Segment, Trajectory};
-use molt_sandbox::{Cause, Estimator, Failure, Parameter, Traits};
+use molt_sandbox::{Cause, Estimator, Failure, Parameter, ParameterKind, Traits};
 use molt_trainer::advantage::{advantages, check_estimator};
 use molt_trainer::beside::Said;
 use proptest::prelude::*;
@@ -197,11 +197,14 @@ fn batch(played: &[Vec<Played>], gap: usize) -> Vec<Group> {
     (0..).zip(played).map(group).collect()
 }
 
-/// The default of each parameter, and the middle between its bounds.
+/// The default of each parameter, and something else for each.
 fn parameters(traits: &Traits) -> [Vec<f64>; 2] {
     let all = &traits.parameters;
-    let middle = |parameter: &Parameter| parameter.bounds().iter().sum::<f64>() / 2.0;
-    [all.iter().map(Parameter::default_value).collect(), all.iter().map(middle).collect()]
+    let other = |parameter: &Parameter| match parameter.kind {
+        ParameterKind::Boolean { default } => f64::from(u8::from(!default)),
+        _ => parameter.bounds().iter().sum::<f64>() / 2.0,
+    };
+    [all.iter().map(Parameter::default_value).collect(), all.iter().map(other).collect()]
 }
 
 /// A divergence and a value for each of so many tokens.

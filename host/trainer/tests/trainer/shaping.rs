@@ -253,7 +253,8 @@ fn what_is_dropped_after_the_last_batch_is_in_the_metrics_too() {
         let summary = result.unwrap();
         assert_eq!((summary.steps, summary.dropped["infra"]), (2, 3 * 8));
         let rows = read_metrics(&run.join("metrics.jsonl")).unwrap();
-        for (name, dropped) in [("dropped/infra", 24.0), ("rollout/dropped", 24.0), ("rollout/failed", 24.0)] {
+        for (name, dropped) in [("dropped/infra", 24.0), ("rollout/dropped", 24.0), ("rollout/failed", 24.0)]
+        {
             let all: f64 = rows.iter().filter_map(|row| row.values.get(name)).sum();
             assert_eq!(all, dropped, "{name}");
         }

@@ -131,7 +131,9 @@ fn unknown_keys_and_wrong_types_are_all_reported_with_their_place() {
 fn truncated_sampling_of_what_is_trained_is_refused_with_its_reason() {
     let error = train("[rollout]\ntop_p = 0.9\n", &[("rollout.top_k", "50"), ("rollout.min_p", "0.1")]);
     let text = message(error);
-    for place in ["run.toml:2: rollout.top_p", "--rollout.top_k: rollout.top_k", "--rollout.min_p: rollout.min_p"] {
+    for place in
+        ["run.toml:2: rollout.top_p", "--rollout.top_k: rollout.top_k", "--rollout.min_p: rollout.min_p"]
+    {
         assert!(text.contains(&format!("{place} is no setting: training samples from the whole")), "{text}");
     }
     assert_eq!(text.lines().count(), 3, "{text}");
@@ -139,7 +141,8 @@ fn truncated_sampling_of_what_is_trained_is_refused_with_its_reason() {
         assert_eq!(text.matches(part).count(), 3, "{part}: {text}");
     }
     // A command that trains no rollouts knows nothing of them.
-    let error = load::<EvalSettings>(None, &[("rollout.top_p".to_owned(), "0.9".to_owned())]).expect_err("unknown");
+    let error =
+        load::<EvalSettings>(None, &[("rollout.top_p".to_owned(), "0.9".to_owned())]).expect_err("unknown");
     assert!(error.to_string().contains("did you mean eval.top_p?"), "{error}");
 }
 
