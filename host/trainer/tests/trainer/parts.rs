@@ -55,7 +55,9 @@ static LIBRARY: LazyLock<(Library, Sandbox)> = LazyLock::new(|| {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let places = ["plugins", "plugins-test"].map(|name| target.join(name));
     assert!(places[0].is_dir(), "{} is missing: run `cargo xtask plugins`", places[0].display());
-    (Library::new(&places), Sandbox::new(None).unwrap())
+    // What one run compiled, the others find.
+    let compiled = Path::new(env!("CARGO_TARGET_TMPDIR")).join("compiled");
+    (Library::new(&places), Sandbox::new(Some(&compiled)).unwrap())
 });
 
 pub(crate) fn estimator(name: &str) -> Estimator {
