@@ -5,7 +5,7 @@ use crate::beside::{Beside, parts};
 use crate::checkpoint::{Checkpoints, From};
 use crate::error::TrainError;
 use crate::given::given;
-use crate::held_out::{Best, HeldOut};
+use crate::held_out::{Best, HeldOut, evaluation};
 use crate::loss::PolicyLoss;
 use crate::optim::Update;
 use crate::ranks::Ranks;
@@ -137,7 +137,11 @@ fn run<G: Generator>(
     learner.balance_experts(settings.moe.router_aux_coef)?;
     let mut beside = Beside::new(&settings, ranks.as_ref(), others, planned)?;
     let progress = Progress::new(Some(planned), "train");
-    let mut best = Best::open(run_dir.path(), settings.train.keep_best.as_deref());
+    if from.checkpoint.is_none() {
+        Best::forget(run_dir.path())?;
+    }
+    let evaluation = evaluation(&settings, &from.identity.components)?;
+    let mut best = Best::open(run_dir.path(), settings.train.keep_best.as_deref(), evaluation);
     let mut eval = |run_dir: &mut RunDir, learner: &mut Learner, step| -> Result<_, TrainError> {
         let Some(held_out) = &held_out else { return Ok(None) };
         let Some(metrics) = held_out.evaluate(measure(&settings), (runtime, stop))? else { return Ok(None) };
