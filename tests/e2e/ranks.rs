@@ -1,8 +1,8 @@
 //! `--nproc N` and launchers of others: ranks train what one process trains, and a lost one ends the run.
 
 use molt_tests::{
-    agree, assert_ok, json, length_reward, molt, numbers, path, peer, plugins, root, short_run, skipped, text,
-    tiny_model,
+    agree, assert_ok, json, length_reward, molt, numbers, path, peer, plugins, root, short_run, skipped,
+    text, tiny_model,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -86,8 +86,7 @@ fn experts_are_shared_by_ranks() {
             "\"model_type\": \"qwen3_moe\", \"num_experts\": 4, \"num_experts_per_tok\": 2, \
              \"moe_intermediate_size\": 48, \"norm_topk_prob\": true,",
         );
-        fs::write(source.join(file), mixture.replace("LlamaForCausalLM", "Qwen3MoeForCausalLM"))
-            .unwrap();
+        fs::write(source.join(file), mixture.replace("LlamaForCausalLM", "Qwen3MoeForCausalLM")).unwrap();
     }
     assert_ok(&molt().args(["init", path(&source), path(&model), "--seed", "1"]).output().unwrap());
     let run = |nproc: &str, experts: &str| {

@@ -1,7 +1,8 @@
 //! Checkpoints: a run that was ended in whatever way goes on as if it had not been.
 
 use molt_tests::{
-    assert_ok, json, length_reward, metrics, molt, path, plugins, root, run, short_run, skipped, text, tiny_model,
+    assert_ok, json, length_reward, metrics, molt, path, plugins, root, run, short_run, skipped, text,
+    tiny_model,
 };
 use std::fs;
 use std::path::Path;
@@ -168,7 +169,9 @@ fn kill_9_at_random_moments_changes_nothing_of_supervised_training() {
 fn rl(dir: &Path, reward: &Path, more: &[&str]) -> Command {
     let mut command = molt();
     command.args(short_run(dir)).args(["--reward.name", path(reward), "--generator.max_sequences", "1"]);
-    command.args(["--train.max_steps", "12", "--optim.lr", "1e-3", "--log.trajectories_every", "1"]).args(more);
+    command
+        .args(["--train.max_steps", "12", "--optim.lr", "1e-3", "--log.trajectories_every", "1"])
+        .args(more);
     command
 }
 

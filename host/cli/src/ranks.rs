@@ -57,12 +57,7 @@ fn divides(ranks: usize, fsdp: &Fsdp, (weights, others): (&Weights, &[&Weights])
     others.iter().try_for_each(|weights| divide(weights))
 }
 
-fn join(
-    env: &RankEnv,
-    fsdp: &Fsdp,
-    alike: Alike,
-    weights: (&Weights, &[&Weights]),
-) -> Result<Ranks, Stop> {
+fn join(env: &RankEnv, fsdp: &Fsdp, alike: Alike, weights: (&Weights, &[&Weights])) -> Result<Ranks, Stop> {
     divides(env.size, fsdp, weights)?;
     let _lifeline = Lifeline::hold();
     Ranks::join(env, fsdp, alike, weights).or_failed(

@@ -19,7 +19,8 @@ fn the_pods_of_the_example_are_ranks() {
     let [service, name] = [service, name].map(|part| value(part, "name"));
     // `- { name: WORLD_SIZE, value: "4" }`
     let variable = |line: &str| {
-        let (name, value) = line.trim().strip_prefix("- { name: ")?.strip_suffix(" }")?.split_once(", value: ")?;
+        let (name, value) =
+            line.trim().strip_prefix("- { name: ")?.strip_suffix(" }")?.split_once(", value: ")?;
         Some((name.to_owned(), value.trim_matches('"').to_owned()))
     };
     let variables: BTreeMap<String, String> = job.lines().filter_map(variable).collect();

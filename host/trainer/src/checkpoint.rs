@@ -522,7 +522,9 @@ fn files_below(dir: &Path) -> io::Result<Vec<String>> {
         let entry = entry?;
         let name = entry.file_name().into_string().map_err(|_| io::ErrorKind::InvalidFilename)?;
         match entry.file_type()?.is_dir() {
-            true => all.extend(files_below(&entry.path())?.into_iter().map(|inner| format!("{name}/{inner}"))),
+            true => {
+                all.extend(files_below(&entry.path())?.into_iter().map(|inner| format!("{name}/{inner}")))
+            }
             false => all.push(name),
         }
     }
@@ -554,7 +556,8 @@ mod tests {
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/demo/model");
         let settings = Ckpt { every: Some(1), export: true, ..Ckpt::default() };
         let model = settings::Model { path: source.into(), ..settings::Model::default() };
-        let of = Identity { command: "train".to_owned(), settings: UNKNOWN.to_owned(), ..Identity::default() };
+        let of =
+            Identity { command: "train".to_owned(), settings: UNKNOWN.to_owned(), ..Identity::default() };
         let mut checkpoints = Checkpoints::new(run, (&settings, &model), of, 0);
         let (mut policy, mut critic) = (alone(decoder("0.3"), layout(40)), alone(decoder("0.2"), layout(40)));
         checkpoints.save((&mut policy, Some(&mut critic)), 1, &"here").expect("room");

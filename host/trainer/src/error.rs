@@ -88,7 +88,10 @@ pub enum TrainError {
     RanksDiffer { rank: usize, what: String },
     #[error("rank {} of {size} does not answer any more", list(ranks))]
     RanksSilent { ranks: Vec<usize>, size: usize, source: TorchError },
-    #[error("rank {} of {size} hangs: its process lives, and the last collective that it began is {last}", list(ranks))]
+    #[error(
+        "rank {} of {size} hangs: its process lives, and the last collective that it began is {last}",
+        list(ranks)
+    )]
     RanksHang { ranks: Vec<usize>, size: usize, last: String, source: TorchError },
     #[error("the checkpoint {} cannot be used: {reason}", path.display())]
     Checkpoint { path: PathBuf, reason: String },

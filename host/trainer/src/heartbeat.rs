@@ -161,7 +161,8 @@ mod tests {
                 let hasty = hasty.expect("a group");
                 let pulse = Pulse::own();
                 start(connect(), rank, Duration::from_secs(60), pulse.clone(), || {});
-                let one = || hasty.all_gather(&Tensor::from_slice(&[1_i64])).and_then(molt_torch::Pending::wait);
+                let one =
+                    || hasty.all_gather(&Tensor::from_slice(&[1_i64])).and_then(molt_torch::Pending::wait);
                 let _ = one().expect("all come");
                 if rank == hangs {
                     let told = told.lock().expect("no panic");

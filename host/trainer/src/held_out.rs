@@ -116,7 +116,8 @@ pub(crate) fn evaluation(settings: &TrainSettings, components: &Value) -> Result
     let data: Vec<&Path> = eval.prompts.as_deref().into_iter().collect();
     // Where the files lie is of no matter.
     let eval = settings::Eval { prompts: None, ..eval.clone() };
-    let of = |component: &&Value| matches!(component["role"].as_str(), Some("agent" | "reward" | "interpreter"));
+    let of =
+        |component: &&Value| matches!(component["role"].as_str(), Some("agent" | "reward" | "interpreter"));
     let plugins = components["plugins"].as_array().map_or(&[][..], Vec::as_slice);
     let digests: Vec<&Value> = plugins.iter().filter(of).map(|component| &component["digest"]).collect();
     let weights: Vec<f64> = reward.weighted().into_iter().map(|(_, weight)| weight).collect();
@@ -146,9 +147,10 @@ impl<'a> Best<'a> {
     /// # Errors
     /// If it cannot be removed.
     pub(crate) fn forget(run_dir: &Path) -> Result<(), TrainError> {
-        ["best", ".best.part", ".best.old"].map(|name| run_dir.join(name)).into_iter().try_for_each(|path| {
-            remove(&path).map_err(|source| TrainError::Write { path, source })
-        })
+        ["best", ".best.part", ".best.old"]
+            .map(|name| run_dir.join(name))
+            .into_iter()
+            .try_for_each(|path| remove(&path).map_err(|source| TrainError::Write { path, source }))
     }
 
     /// Takes in the evaluation of the weights that `learner` holds. Of two that are equally good the first stays.
@@ -195,9 +197,8 @@ mod tests {
     #[test]
     fn a_value_is_compared_with_those_of_its_metric_and_evaluation() {
         let run = tempfile::tempdir().unwrap();
-        let reached = |metric, evaluation: &str| {
-            Best::open(run.path(), Some(metric), evaluation.to_owned()).reached
-        };
+        let reached =
+            |metric, evaluation: &str| Best::open(run.path(), Some(metric), evaluation.to_owned()).reached;
         fs::create_dir(run.path().join("best")).unwrap();
         let record = r#"{"metric":"accuracy","evaluation":"e1","value":0.5,"step":1,"version":1}"#;
         fs::write(run.path().join("best").join(RECORD), record).unwrap();
@@ -215,9 +216,7 @@ mod tests {
         let [first, same, other] = ["first", "same", "other"].map(|name| dir.path().join(name));
         [(&first, "a"), (&same, "a"), (&other, "b")].map(|(path, text)| fs::write(path, text).unwrap());
         let plugin = |role: &str, digest: &str| json!({ "role": role, "digest": digest, "path": digest });
-        let components = |reward: &str, estimator: &str| {
-            json!({ "plugins": [plugin("reward", reward), plugin("estimator", estimator)] })
-        };
+        let components = |reward: &str, estimator: &str| json!({ "plugins": [plugin("reward", reward), plugin("estimator", estimator)] });
         let mut settings = TrainSettings::default();
         settings.eval.prompts = Some(first);
         let of = |settings: &TrainSettings, components: &Value| evaluation(settings, components).unwrap();

@@ -273,10 +273,12 @@ impl Alike {
         let text = store.get("alike")?;
         let leader: BTreeMap<&str, &str> =
             postcard::from_bytes::<Vec<_>>(&text).map_err(unreadable)?.into_iter().collect();
-        let other = |(what, is): &&(String, String)| leader.get(&**what).is_some_and(|leader| *leader != is.as_str());
-        self.0.iter().find(other).map_or(Ok(()), |(what, _)| {
-            Err(TrainError::RanksDiffer { rank, what: what.clone() })
-        })
+        let other =
+            |(what, is): &&(String, String)| leader.get(&**what).is_some_and(|leader| *leader != is.as_str());
+        self.0
+            .iter()
+            .find(other)
+            .map_or(Ok(()), |(what, _)| Err(TrainError::RanksDiffer { rank, what: what.clone() }))
     }
 }
 

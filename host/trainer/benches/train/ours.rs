@@ -29,7 +29,8 @@ pub(crate) fn run(model: &Path, work: &Work) {
     // Every rank has one micro-batch.
     let layout = Layout::new(rows.len().div_ceil(env.size) * work.tokens[0].len(), &fsdp);
     let weights = Weights::open(model).expect("the model that was just written");
-    let ranks = (env.size > 1).then(|| Ranks::join(&env, &fsdp, Alike::new(String::new()), (&weights, &[])).expect("the others"));
+    let ranks = (env.size > 1)
+        .then(|| Ranks::join(&env, &fsdp, Alike::new(String::new()), (&weights, &[])).expect("the others"));
     let end = |sent| println!("{}", json!(End { base, peak: resident("VmHWM:"), sent }));
     if env.rank > 0 {
         let ranks = ranks.expect("more than one");
