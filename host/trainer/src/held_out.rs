@@ -214,7 +214,9 @@ mod tests {
     fn an_evaluation_is_its_data_and_how_it_is_done() {
         let dir = tempfile::tempdir().unwrap();
         let [first, same, other] = ["first", "same", "other"].map(|name| dir.path().join(name));
-        [(&first, "a"), (&same, "a"), (&other, "b")].map(|(path, text)| fs::write(path, text).unwrap());
+        for (path, text) in [(&first, "a"), (&same, "a"), (&other, "b")] {
+            fs::write(path, text).unwrap();
+        }
         let plugin = |role: &str, digest: &str| json!({ "role": role, "digest": digest, "path": digest });
         let components = |reward: &str, estimator: &str| json!({ "plugins": [plugin("reward", reward), plugin("estimator", estimator)] });
         let mut settings = TrainSettings::default();
