@@ -608,6 +608,40 @@ fn what_a_run_cannot_go_on_with_is_refused() {
 }
 
 #[test]
+fn the_best_model_is_of_this_run_and_this_evaluation() {
+    let dir = TempDir::new().unwrap();
+    let (reward, run, held_out) =
+        (length_reward(dir.path()), dir.path().join("run"), dir.path().join("held-out.jsonl"));
+    let prompts = fs::read_to_string(root().join("examples/demo/held-out.jsonl")).unwrap();
+    fs::write(&held_out, prompts.lines().take(4).collect::<Vec<_>>().join("\n")).unwrap();
+    let best = run.join("best/best.json");
+    // Runs on, and gives back what the best model is said to reach.
+    let go = |steps: &str, more: &[&str]| {
+        let mut command = rl(&run, &reward, &["--train.sync", "true", "--train.max_steps", steps]);
+        command.args(["--eval.prompts", path(&held_out), "--eval.max_new_tokens", "8"]);
+        command.args(["--train.eval_every", "1", "--train.keep_best", "reward_mean"]);
+        done(&command.args(more).args(in_place(&run)).output().unwrap());
+        json(&best)["value"].as_f64().unwrap()
+    };
+    // No run will do better.
+    let boast = || {
+        let mut record = json(&best);
+        record["value"] = 1e9.into();
+        fs::write(&best, record.to_string()).unwrap();
+    };
+    assert!(go("1", &[]) < 1e9);
+    boast();
+    assert_eq!(go("2", &[]), 1e9, "it goes on");
+    assert!(go("3", &["--eval.samples", "2"]) < 1e9, "it is evaluated in another way");
+    boast();
+    fs::write(&held_out, prompts.lines().take(5).collect::<Vec<_>>().join("\n")).unwrap();
+    assert!(go("4", &["--eval.samples", "2"]) < 1e9, "on other prompts");
+    boast();
+    fs::remove_dir_all(run.join("checkpoints")).unwrap();
+    assert!(go("1", &["--eval.samples", "2"]) < 1e9, "it begins anew");
+}
+
+#[test]
 fn a_checkpoint_can_hold_the_model() {
     let dir = TempDir::new().unwrap();
     let (first, next) = (dir.path().join("first"), dir.path().join("next"));

@@ -518,7 +518,7 @@ fn size(dir: &Path) -> u64 {
     entries.map(of).sum()
 }
 
-fn hexadecimal(digest: &[u8]) -> String {
+pub(crate) fn hexadecimal(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

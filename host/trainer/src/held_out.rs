@@ -1,14 +1,17 @@
 //! Prompts that are never trained on: how well the weights do on them, and the best weights so far.
 
+use crate::checkpoint::{digest_of, hexadecimal};
 use crate::disk::{remove, replace, write};
 use crate::error::TrainError;
 use crate::report::{Metrics, metric_name};
 use crate::save::save_model;
 use crate::step::Learner;
-use molt_core::settings;
+use molt_core::settings::{self, TrainSettings};
 use molt_generator::Generator;
 use molt_rollout::{Driver, EvalReport, Measure, Prompts, RolloutError, Scores, evaluate};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -84,6 +87,8 @@ fn put(metrics: &mut Metrics, prefix: &str, scores: &Scores) {
 #[derive(Debug)]
 pub(crate) struct Best<'a> {
     metric: Option<&'a str>,
+    /// The digest of what is evaluated, and how.
+    evaluation: String,
     dir: PathBuf,
     /// What the model that is there reached.
     reached: Option<f64>,
@@ -93,6 +98,8 @@ pub(crate) struct Best<'a> {
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     metric: String,
+    /// [`evaluation`]: values of two are not to be compared.
+    evaluation: String,
     value: f64,
     step: u64,
     version: u64,
@@ -106,10 +113,28 @@ fn record(dir: &Path) -> Option<Record> {
     serde_json::from_slice(&fs::read(dir.join(RECORD)).ok()?).ok()
 }
 
+/// The digest of an evaluation: its prompts and settings, the agent, and the rewards with their components.
+///
+/// # Errors
+/// If the prompts cannot be read.
+pub(crate) fn evaluation(settings: &TrainSettings, components: &Value) -> Result<String, TrainError> {
+    let TrainSettings { eval, agent, reward, .. } = settings;
+    let data: Vec<&Path> = eval.prompts.as_deref().into_iter().collect();
+    // Where the files lie is of no matter.
+    let eval = settings::Eval { prompts: None, ..eval.clone() };
+    let of =
+        |component: &&Value| matches!(component["role"].as_str(), Some("agent" | "reward" | "interpreter"));
+    let plugins = components["plugins"].as_array().map_or(&[][..], Vec::as_slice);
+    let digests: Vec<&Value> = plugins.iter().filter(of).map(|component| &component["digest"]).collect();
+    let weights: Vec<f64> = reward.weighted().into_iter().map(|(_, weight)| weight).collect();
+    let all = json!([digest_of(&data)?, eval, agent.max_turns, weights, digests]);
+    Ok(hexadecimal(&Sha256::digest(all.to_string())))
+}
+
 impl<'a> Best<'a> {
-    /// By this metric of an evaluation, without its `eval/`; None keeps nothing. A run that goes on in its directory
-    /// keeps what is there until it does better.
-    pub(crate) fn open(run_dir: &Path, metric: Option<&'a str>) -> Self {
+    /// By this metric of this evaluation, without its `eval/`; None keeps nothing. A run that goes on in its directory keeps
+    /// what is there until it does better, or until the first evaluation if that was of another one.
+    pub(crate) fn open(run_dir: &Path, metric: Option<&'a str>, evaluation: String) -> Self {
         let dir = run_dir.join("best");
         if metric.is_some() && !dir.exists() {
             // Killed between two renames: the new one is whole if its record, the last of its files, is.
@@ -118,9 +143,21 @@ impl<'a> Best<'a> {
                 let _ = fs::rename(whole, &dir);
             }
         }
-        let reached =
-            record(&dir).filter(|record| Some(record.metric.as_str()) == metric).map(|record| record.value);
-        Self { metric, dir, reached }
+        let same =
+            |record: &Record| Some(record.metric.as_str()) == metric && record.evaluation == evaluation;
+        let reached = record(&dir).filter(same).map(|record| record.value);
+        Self { metric, evaluation, dir, reached }
+    }
+
+    /// Forgets the model of a run that was in this directory before one that begins anew.
+    ///
+    /// # Errors
+    /// If it cannot be removed.
+    pub(crate) fn forget(run_dir: &Path) -> Result<(), TrainError> {
+        ["best", PART, OLD]
+            .map(|name| run_dir.join(name))
+            .into_iter()
+            .try_for_each(|path| remove(&path).map_err(|source| TrainError::Write { path, source }))
     }
 
     /// Takes in the evaluation of the weights that `learner` holds. Of two that are equally good the first stays.
@@ -143,7 +180,8 @@ impl<'a> Best<'a> {
         let unwritable = |source| TrainError::Write { path: self.dir.clone(), source };
         remove(&part).map_err(unwritable)?;
         save_model(learner, model, &part.join("model"))?;
-        let record = Record { metric: metric.to_owned(), value, step, version: learner.version().0 };
+        let (metric, evaluation) = (metric.to_owned(), self.evaluation.clone());
+        let record = Record { metric, evaluation, value, step, version: learner.version().0 };
         let text = serde_json::to_vec_pretty(&record).map_err(|error| unwritable(error.into()))?;
         write(&part.join(RECORD), &text)
             .and_then(|()| replace(&part, &self.dir, &old))
@@ -155,17 +193,19 @@ impl<'a> Best<'a> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)] // a failed set-up should stop the test where it is
+
     use super::*;
 
     fn reached(run: &Path) -> Option<f64> {
-        Best::open(run, Some("accuracy")).reached
+        Best::open(run, Some("accuracy"), "e1".to_owned()).reached
     }
 
     fn put(dir: &Path, value: f64) {
         fs::create_dir_all(dir).unwrap();
         fs::write(
             dir.join(RECORD),
-            format!(r#"{{"metric":"accuracy","value":{value},"step":1,"version":1}}"#),
+            format!(r#"{{"metric":"accuracy","evaluation":"e1","value":{value},"step":1,"version":1}}"#),
         )
         .unwrap();
     }
@@ -188,6 +228,50 @@ mod tests {
         assert_eq!(reached(run.path()), Some(0.75));
         assert!(best.exists() && !part.exists());
         assert_eq!(reached(run.path()), Some(0.75));
-        assert_eq!(Best::open(run.path(), Some("reward_mean")).reached, None, "a record of another metric");
+    }
+
+    #[test]
+    fn a_value_is_compared_with_those_of_its_metric_and_evaluation() {
+        let run = tempfile::tempdir().unwrap();
+        let reached =
+            |metric, evaluation: &str| Best::open(run.path(), Some(metric), evaluation.to_owned()).reached;
+        fs::create_dir(run.path().join("best")).unwrap();
+        let record = r#"{"metric":"accuracy","evaluation":"e1","value":0.5,"step":1,"version":1}"#;
+        fs::write(run.path().join("best").join(RECORD), record).unwrap();
+        assert_eq!(reached("accuracy", "e1"), Some(0.5));
+        assert_eq!(reached("reward_mean", "e1"), None);
+        assert_eq!(reached("accuracy", "e2"), None);
+        Best::forget(run.path()).unwrap();
+        assert!(!run.path().join("best").exists());
+        Best::forget(run.path()).unwrap();
+    }
+
+    #[test]
+    fn an_evaluation_is_its_data_and_how_it_is_done() {
+        let dir = tempfile::tempdir().unwrap();
+        let [first, same, other] = ["first", "same", "other"].map(|name| dir.path().join(name));
+        for (path, text) in [(&first, "a"), (&same, "a"), (&other, "b")] {
+            fs::write(path, text).unwrap();
+        }
+        let plugin = |role: &str, digest: &str| json!({ "role": role, "digest": digest, "path": digest });
+        let components = |reward: &str, estimator: &str| json!({ "plugins": [plugin("reward", reward), plugin("estimator", estimator)] });
+        let mut settings = TrainSettings::default();
+        settings.eval.prompts = Some(first);
+        let of = |settings: &TrainSettings, components: &Value| evaluation(settings, components).unwrap();
+        let expected = of(&settings, &components("r1", "e1"));
+        let with = |change: &dyn Fn(&mut TrainSettings)| {
+            let mut changed = settings.clone();
+            change(&mut changed);
+            of(&changed, &components("r1", "e1"))
+        };
+        assert_eq!(with(&|settings| settings.eval.prompts = Some(same.clone())), expected);
+        assert_eq!(with(&|settings| settings.optim.lr = 0.5), expected);
+        assert_eq!(of(&settings, &components("r1", "e2")), expected);
+        assert_ne!(of(&settings, &components("r2", "e1")), expected);
+        assert_ne!(with(&|settings| settings.eval.prompts = Some(other.clone())), expected);
+        assert_ne!(with(&|settings| settings.eval.samples = 3), expected);
+        assert_ne!(with(&|settings| settings.eval.temperature = 0.5), expected);
+        assert_ne!(with(&|settings| settings.agent.max_turns = 9), expected);
+        assert_ne!(with(&|settings| settings.reward.name = vec!["math".into()]), expected);
     }
 }

@@ -5,7 +5,7 @@ use crate::beside::{Beside, parts};
 use crate::checkpoint::{Checkpoints, From};
 use crate::error::TrainError;
 use crate::given::given;
-use crate::held_out::{Best, HeldOut};
+use crate::held_out::{Best, HeldOut, evaluation};
 use crate::kl::Reached;
 use crate::loss::PolicyLoss;
 use crate::optim::Update;
@@ -158,7 +158,11 @@ fn run<G: Generator>(
         progress.note(&note);
         run_dir.event(&note)?;
     }
-    let mut best = Best::open(run_dir.path(), settings.train.keep_best.as_deref());
+    if from.checkpoint.is_none() {
+        Best::forget(run_dir.path())?;
+    }
+    let evaluation = evaluation(&settings, &from.identity.components)?;
+    let mut best = Best::open(run_dir.path(), settings.train.keep_best.as_deref(), evaluation);
     let mut eval = |run_dir: &mut RunDir, learner: &mut Learner, step| -> Result<_, TrainError> {
         let Some(held_out) = &held_out else { return Ok(None) };
         let Some(metrics) = held_out.evaluate(measure(&settings), (runtime, stop))? else { return Ok(None) };
