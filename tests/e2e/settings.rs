@@ -16,7 +16,7 @@ fn evaluated(dir: &Path, name: &str, flags: &[&str]) -> (Value, String) {
     let (prompts, out) = (dir.join("held-out.jsonl"), dir.join(name));
     let common = ["eval", "--model.path", path(tiny_model()), "--eval.prompts", path(&prompts)];
     let more = ["--reward.name", "exact-match", "--eval.samples", "4", "--run.dir", path(&out)];
-    assert_ok(&run(&[&common, &more, flags].concat()));
+    assert_ok(&run(&[&common[..], &more, flags].concat()));
     let samples = fs::read_to_string(out.join("samples.md")).unwrap();
     let said = samples.lines().filter(|line| !line.contains("action tokens"));
     (json(&out.join("eval.json")), said.collect::<Vec<_>>().join("\n"))
