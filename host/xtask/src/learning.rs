@@ -10,14 +10,16 @@ use std::path::Path;
 
 const SEEDS: u64 = 3;
 /// Few enough for all estimators to be done in an hour or so, many enough to tell learning from noise.
-const SHORT: Steps = Steps { all: 100, every: 25 };
-/// As long as the demonstration: to where accuracy does not rise any more.
-const LONG: Steps = Steps { all: 500, every: 100 };
+const SHORT: Steps = Steps { all: 100, every: 25, lr: "1e-3" };
+/// As long as the demonstration: to where accuracy hardly rises any more. At half its rate, which is the most that one step
+/// of it can bear, and too much for gradients that are two steps old.
+const LONG: Steps = Steps { all: 500, every: 100, lr: "5e-4" };
 
 #[derive(Clone, Copy)]
 struct Steps {
     all: u64,
     every: u64,
+    lr: &'static str,
 }
 
 /// All estimators.
@@ -117,7 +119,7 @@ fn train(molt: &Path, (model, seed): (&Path, u64), name: &str, steps: Steps, at:
         &steps.every.to_string(),
     ]);
     let estimator = if name == AHEAD { TEACHER } else { name };
-    command.args(["--run.seed", &seed.to_string(), "--algo.estimator", estimator]);
+    command.args(["--run.seed", &seed.to_string(), "--algo.estimator", estimator, "--optim.lr", steps.lr]);
     match name {
         AHEAD => {
             command.args(["--train.sync", "false", "--train.async_queue_size", "2"]);
