@@ -96,7 +96,7 @@ pub enum TrainError {
         "rank {} of {size} hangs: its process lives, and the last collective that it began is {last}",
         list(ranks)
     )]
-    RanksHang { ranks: Vec<usize>, size: usize, last: String, source: TorchError },
+    RanksHang { ranks: Vec<usize>, size: usize, last: String, source: Box<TorchError> },
     #[error("the checkpoint {} cannot be used: {reason}", path.display())]
     Checkpoint { path: PathBuf, reason: String },
     #[error(

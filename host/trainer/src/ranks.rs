@@ -316,7 +316,9 @@ impl Orders {
         match self.pulse.missing(&self.store, self.rank, size) {
             None => TrainError::Torch(source),
             Some(Missing::Silent(ranks)) => TrainError::RanksSilent { ranks, size, source },
-            Some(Missing::Hang { ranks, last }) => TrainError::RanksHang { ranks, size, last, source },
+            Some(Missing::Hang { ranks, last }) => {
+                TrainError::RanksHang { ranks, size, last, source: Box::new(source) }
+            }
         }
     }
 

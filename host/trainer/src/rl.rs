@@ -161,8 +161,12 @@ fn run<G: Generator>(
     if from.checkpoint.is_none() {
         Best::forget(run_dir.path())?;
     }
-    let evaluation = evaluation(&settings, &from.identity.components)?;
-    let mut best = Best::open(run_dir.path(), settings.train.keep_best.as_deref(), evaluation);
+    let keep_best = settings.train.keep_best.as_deref();
+    let evaluation = match keep_best {
+        Some(_) => evaluation(&settings, &from.identity.components)?,
+        None => String::new(),
+    };
+    let mut best = Best::open(run_dir.path(), keep_best, evaluation);
     let mut eval = |run_dir: &mut RunDir, learner: &mut Learner, step| -> Result<_, TrainError> {
         let Some(held_out) = &held_out else { return Ok(None) };
         let Some(metrics) = held_out.evaluate(measure(&settings), (runtime, stop))? else { return Ok(None) };

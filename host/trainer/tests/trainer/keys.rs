@@ -51,6 +51,9 @@ const ALL_OUTSIDE: Given = &[
 const KL: Given = &[("algo.kl.coef", "0.1")];
 const KL_REINFORCE: Given = &[("algo.kl.coef", "0.1"), ("algo.estimator", "reinforce")];
 const KL_TARGET: Given = &[("algo.kl.coef", "0.1"), ("algo.kl.target", "1e-9")];
+/// All that a teacher implies, since the settings of these runs are all given; without one the policy is its own.
+const DISTILL: Given =
+    &[("algo.estimator", "on-policy-distill"), ("algo.kl.coef", "1"), ("algo.kl.in", "reward")];
 const GAE: Given = &[("algo.estimator", "gae"), ("critic.optim.lr", "1e-2")];
 const GAE_TWICE: Given = &[("algo.estimator", "gae"), ("critic.optim.lr", "1e-2"), ("critic.passes", "2")];
 const GAE_LINEAR: Given = &[("algo.estimator", "gae"), ("critic.optim.schedule", "linear")];
@@ -87,9 +90,9 @@ const TABLE: &[(Given, &str, &str, By)] = &[
     (KL, "algo.kl.target", "1e-9", Metric("algo/kl_coef")),
     (KL_TARGET, "algo.kl.horizon", "100", Metric("algo/kl_coef")),
     (KL, "reference.model", "OTHER", Weights),
-    (PLAIN, "teacher.model", "OTHER", Weights),
+    (DISTILL, "teacher.model", "OTHER", Weights),
     (GAE, "critic.model", "OTHER", Metric("critic/value_mean")),
-    (GAE_TWICE, "critic.clip", "1e-4", Metric("critic/clip_fraction")),
+    (GAE_TWICE, "critic.clip", "1e3", Metric("critic/clip_fraction")),
     (GAE, "critic.passes", "2", Metric("critic/value_mean")),
     (GAE, "critic.steps_per_batch", "2", Metric("critic/value_mean")),
     (GAE, "critic.warmup_steps", "1", Metric("train/tokens")),
@@ -233,12 +236,19 @@ impl Runs {
         base.train.async_queue_size = 0;
         base.train.max_steps = Some(3);
         let other = teacher(dir.path()).to_str().unwrap().to_owned();
+        // What is rolled out is handed over, and the file only told from others.
+        std::fs::write(dir.path().join("held-out.jsonl"), "{}").unwrap();
         Self { base: base.to_toml().unwrap(), other, dir, count: 0 }
     }
 
     /// None if the settings are refused.
     fn run(&mut self, given: &[(&str, &str)]) -> Option<Ended> {
-        let flag = |(key, value): &(&str, &str)| (key.to_string(), value.replace("OTHER", &self.other));
+        let held_out = self.dir.path().join("held-out.jsonl");
+        let flag = |(key, value): &(&str, &str)| {
+            let value =
+                value.replace("OTHER", &self.other).replace("held-out.jsonl", held_out.to_str().unwrap());
+            (key.to_string(), value)
+        };
         let flags: Vec<_> = given.iter().map(flag).collect();
         let settings: TrainSettings = load(Some((Path::new("base.toml"), &self.base)), &flags).unwrap();
         settings.validate().ok()?;
