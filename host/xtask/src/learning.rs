@@ -11,9 +11,9 @@ use std::path::Path;
 const SEEDS: u64 = 3;
 /// Few enough for all estimators to be done in an hour or so, many enough to tell learning from noise.
 const SHORT: Steps = Steps { all: 100, every: 25, lr: "1e-3" };
-/// As long as the demonstration: to where accuracy hardly rises any more. At half its rate, which is the most that one step
-/// of it can bear, and too much for gradients that are two steps old.
-const LONG: Steps = Steps { all: 500, every: 100, lr: "5e-4" };
+/// As long as the demonstration, at a fifth of its rate: that is about the most which gradients of this task can bear, and
+/// those of rollouts that are two steps old bear a fifth of that (a delay of τ steps costs a factor of 2τ + 1).
+const LONG: Steps = Steps { all: 500, every: 100, lr: "2e-4" };
 
 #[derive(Clone, Copy)]
 struct Steps {
