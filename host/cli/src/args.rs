@@ -7,6 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgMatches, Command, value_parser};
 use molt_core::settings::{
     ANY, EvalSettings, Key, Kind, Settings, SettingsError, SftSettings, TrainSettings, keys, load, nearest,
+    why_absent,
 };
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -226,6 +227,10 @@ fn usage(error: clap::Error, args: &[OsString]) -> Refusal {
     let Some(name) = given.strip_prefix("--") else { return Refusal::Usage(error) };
     let names: Vec<String> = known.iter().map(Key::name).chain(["config".to_owned()]).collect();
     let path: Vec<String> = name.split('.').map(str::to_owned).collect();
+    if let Some(why) = why_absent(&known, name) {
+        let help = format!("`molt {command} --help` lists every setting");
+        return Refusal::Settings(Stop::user(format!("{name} {why}"), help));
+    }
     let near = nearest(name, names.iter().map(String::as_str));
     let help = match near.or_else(|| known.iter().find_map(|key| key.in_map(&path))) {
         Some(near) => format!("did you mean --{near}?"),

@@ -38,7 +38,7 @@ pub use models::{Critic, Reference, Teacher};
 pub use moe::Moe;
 pub use optim::{Optim, OptimKind, Schedule};
 pub use origin::{HttpRule, HttpRuleError, Origin};
-pub use overlay::load;
+pub use overlay::{load, why_absent};
 pub use parameters::{ParameterValue, Parameters};
 pub use plugins::{Access, GrantedModel, Grants, Judge, LimitOverrides, Limits, Plugins};
 pub use replay::Replay;

@@ -81,6 +81,11 @@ fn an_unknown_flag_names_the_nearest() {
         refused(&["eval", "--zzzzzzzz"]),
         "error: there is no setting zzzzzzzz\n  help: `molt eval --help` lists every setting"
     );
+    let truncated = refused(&["train", "--rollout.top_p", "0.9"]);
+    assert!(
+        truncated.starts_with("error: rollout.top_p is no setting: training samples from the whole"),
+        "{truncated}"
+    );
 }
 
 #[test]

@@ -139,12 +139,18 @@ const WHY_UNTRUNCATED: &str = "is no setting: training samples from the whole di
                                it out; rollout.temperature makes likely tokens likelier, in sampling and in training \
                                alike, and eval.top_p truncates in evaluation, where nothing is trained";
 
+/// Why there is no such key among those of a command, where that is worth a sentence: one that begins with "is no setting".
+pub fn why_absent(keys: &[Key], name: &str) -> Option<&'static str> {
+    let has_rollouts =
+        keys.iter().any(|known| known.path.first().is_some_and(|section| section == "rollout"));
+    (UNTRUNCATED.contains(&name) && has_rollouts).then_some(WHY_UNTRUNCATED)
+}
+
 /// A key that is near to none of `names` may be meant for a map of its section.
 fn unknown(keys: &[Key], names: Vec<String>, path: &[String], place: String) -> Problem {
     let key = path.join(".");
-    let has_rollouts = keys.iter().any(|known| known.path.first() == path.first());
-    if UNTRUNCATED.contains(&&*key) && has_rollouts {
-        return Problem::Absent { place, key, sentence: WHY_UNTRUNCATED };
+    if let Some(sentence) = why_absent(keys, &key) {
+        return Problem::Absent { place, key, sentence };
     }
     let nearest = nearest(&key, names.iter().map(String::as_str));
     let nearest = nearest.or_else(|| keys.iter().find_map(|key| key.in_map(path)));
