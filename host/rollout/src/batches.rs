@@ -315,10 +315,10 @@ fn dropped(outcome: &Outcome) -> Option<&Dropped> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::feed::tests::finished;
     use molt_core::chat::Task;
     use molt_core::ids::RolloutId;
     use molt_core::settings::FilterBy;
-    use molt_core::trajectory::{Reward, Trajectory};
     use proptest::prelude::*;
     use proptest::test_runner::RngSeed;
 
@@ -334,17 +334,7 @@ mod tests {
                     detail: String::new(),
                 });
             };
-            Outcome::Finished(Box::new(Trajectory {
-                rollout,
-                task: task.clone(),
-                segments: Vec::new(),
-                messages: Vec::new(),
-                completion: String::new(),
-                truncated: false,
-                reward: Reward::Scored { value: f64::from(u8::from(solved)), solved },
-                turn_rewards: Vec::new(),
-                metrics: BTreeMap::new(),
-            }))
+            finished(rollout, &task, solved)
         };
         let outcomes = (0..).zip(members).map(outcome).collect();
         Group { id: GroupId(id), task: task.clone(), outcomes }

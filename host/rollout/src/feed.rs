@@ -185,7 +185,7 @@ fn next_pass(plan: &Plan, curriculum: &Curriculum, course: &Course) -> Vec<usize
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::prompts::Prompts;
     use molt_core::ids::RolloutId;
@@ -212,20 +212,25 @@ mod tests {
         }
     }
 
+    /// A rollout of this prompt that ended, solved or not.
+    pub(crate) fn finished(rollout: RolloutId, task: &Task, solved: bool) -> Outcome {
+        Outcome::Finished(Box::new(Trajectory {
+            rollout,
+            task: task.clone(),
+            segments: Vec::new(),
+            messages: Vec::new(),
+            completion: String::new(),
+            truncated: false,
+            reward: Reward::Scored { value: f64::from(u8::from(solved)), solved },
+            turn_rewards: Vec::new(),
+            metrics: BTreeMap::new(),
+        }))
+    }
+
     /// A group of this prompt that ended with so many of its rollouts solved.
     fn ended(id: u64, task: &Task, solved: &[bool]) -> Group {
         let finished = |(member, &solved): (u32, &bool)| {
-            Outcome::Finished(Box::new(Trajectory {
-                rollout: RolloutId { group: GroupId(id), member },
-                task: task.clone(),
-                segments: Vec::new(),
-                messages: Vec::new(),
-                completion: String::new(),
-                truncated: false,
-                reward: Reward::Scored { value: f64::from(u8::from(solved)), solved },
-                turn_rewards: Vec::new(),
-                metrics: BTreeMap::new(),
-            }))
+            finished(RolloutId { group: GroupId(id), member }, task, solved)
         };
         Group { id: GroupId(id), task: task.clone(), outcomes: (0..).zip(solved).map(finished).collect() }
     }
