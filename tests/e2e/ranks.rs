@@ -36,7 +36,7 @@ fn ranks_learn_what_one_process_learns() {
     // Three ranks share the two layers and the uneven vocabulary, and keep the graph of one layer.
     // Of four, two share the tokens of a row and two the heads.
     for (nproc, more) in [
-        ("2", &["--fsdp.keep_layers", "0"][..]),
+        ("2", &["--fsdp.keep_layers", "0", "--fsdp.prefetch", "false"][..]),
         ("3", &["--fsdp.keep_layers", "1"]),
         ("4", &["--fsdp.context_parallel", "2", "--fsdp.tensor_parallel", "2"]),
     ] {

@@ -382,6 +382,9 @@ pub struct Fsdp {
     /// The last so many layers keep what the backward pass needs of them; the others are gathered and computed
     /// again, which saves memory. Changes memory and speed, not the update. Unset: all.
     pub keep_layers: Option<usize>,
+    /// The next layer is gathered, and the gradient of the last one sent, while a layer computes; without, one layer and
+    /// its gradient are in memory, and not two. Changes memory and speed, not the update.
+    pub prefetch: bool,
     /// So many ranks compute every layer together: each has some heads and columns of the projections, and a part of
     /// the tokens. Heads and widths of the model must divide by it.
     pub tensor_parallel: usize,
@@ -400,6 +403,7 @@ impl Default for Fsdp {
     fn default() -> Self {
         Self {
             keep_layers: None,
+            prefetch: true,
             tensor_parallel: 1,
             context_parallel: 1,
             expert_parallel: 1,

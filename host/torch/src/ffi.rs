@@ -62,8 +62,16 @@ pub(crate) mod shim {
         /// Addresses are of live tensors.
         unsafe fn all_gather(group: &Group, output: usize, input: usize) -> Result<UniquePtr<Work>>;
         /// # Safety
-        /// Addresses are of live tensors.
-        unsafe fn reduce_scatter(group: &Group, output: usize, input: usize) -> Result<UniquePtr<Work>>;
+        /// Addresses are of live tensors, contiguous, which nobody touches before the work is done; there is a rank of
+        /// the group for each.
+        unsafe fn messages(
+            group: &Group,
+            scatters: bool,
+            give: &[usize],
+            to: &[i32],
+            take: &[usize],
+            from: &[i32],
+        ) -> Result<UniquePtr<Work>>;
         /// # Safety
         /// Addresses are of live tensors.
         unsafe fn all_reduce(group: &Group, tensor: usize, maximum: bool) -> Result<UniquePtr<Work>>;

@@ -57,15 +57,22 @@ pub(crate) const ALL_GATHER: &str = "all-gather";
 pub(crate) const REDUCE_SCATTER: &str = "reduce-scatter";
 pub(crate) const ALL_TO_ALL: &str = "all-to-all";
 
-/// A collective that goes on. Its tensors must not be touched before [`Pending::wait`] has given back the result.
-#[must_use = "the result is there after wait()"]
+/// A collective that goes on. Its tensors must not be touched before [`Pending::wait`] has given back the result. If it is
+/// dropped before, nothing that these ranks send after it arrives.
+#[must_use = "the result is there after wait(), and other ranks wait for it"]
 pub struct Pending<'g> {
     work: UniquePtr<shim::Work>,
     group: &'g Group,
     collective: String,
-    output: Tensor,
+    output: Output,
     /// What the collective reads, held until it is done.
     _input: Option<Tensor>,
+}
+
+pub(crate) enum Output {
+    Whole(Tensor),
+    /// What this rank got of each, whose sum in the order of the ranks is the result, and which of them is its own.
+    Sum(Vec<Tensor>, usize),
 }
 
 impl Group {
@@ -132,23 +139,6 @@ impl Group {
         self.pending(work, ALL_GATHER, output, Some(input))
     }
 
-    /// The sum of the `input`s of all ranks, cut on dimension 0 into equal parts, of which every rank gets its own.
-    ///
-    /// # Errors
-    /// If the rows do not divide by the number of ranks, or it cannot be started.
-    pub fn reduce_scatter(&self, input: &Tensor) -> Result<Pending<'_>, TorchError> {
-        let input = input.contiguous();
-        let mut shape = input.size();
-        match shape.first_mut() {
-            Some(rows) if *rows % self.size as i64 == 0 => *rows /= self.size as i64,
-            _ => return Err(self.no_rows(REDUCE_SCATTER)),
-        }
-        let output = Tensor::empty(&shape, (input.kind(), input.device()));
-        // SAFETY: as in `all_gather`.
-        let work = unsafe { shim::reduce_scatter(&self.inner, address(&output), address(&input)) };
-        self.pending(work, REDUCE_SCATTER, output, Some(input))
-    }
-
     /// Replaces `tensor` by the sum or maximum over all ranks.
     ///
     /// # Errors
@@ -195,6 +185,16 @@ impl Group {
         input: Option<Tensor>,
     ) -> Result<Pending<'_>, TorchError> {
         let collective = format!("{name} of {:?} {:?}", output.size(), output.kind());
+        self.started(work, collective, Output::Whole(output), input)
+    }
+
+    pub(crate) fn started(
+        &self,
+        work: Result<UniquePtr<shim::Work>, cxx::Exception>,
+        collective: String,
+        output: Output,
+        input: Option<Tensor>,
+    ) -> Result<Pending<'_>, TorchError> {
         self.begin(&collective);
         let work = work.map_err(|error| self.failed(&collective, error.what()))?;
         Ok(Pending { work, group: self, collective, output, _input: input })
@@ -243,9 +243,26 @@ impl Pending<'_> {
     /// If a rank was lost or did not come in time.
     pub fn wait(self) -> Result<Tensor, TorchError> {
         match shim::wait(&self.work) {
-            Ok(true) => Ok(self.output),
+            Ok(true) => Ok(self.output.tensor()),
             Ok(false) => Err(self.group.failed(&self.collective, "it was aborted")),
             Err(error) => Err(self.group.failed(&self.collective, error.what())),
+        }
+    }
+}
+
+impl Output {
+    fn tensor(self) -> Tensor {
+        match self {
+            Self::Whole(tensor) => tensor,
+            Self::Sum(mut addends, own) if addends.len() > 1 => {
+                // The first two make the same sum either way round, and this rank's own part stays as it is.
+                let mut sum = addends.remove(usize::from(own == 0));
+                for addend in &addends {
+                    let _ = sum.g_add_(addend);
+                }
+                sum
+            }
+            Self::Sum(addends, _) => addends[0].shallow_clone(),
         }
     }
 }
@@ -297,7 +314,7 @@ pub(crate) mod tests {
                 let me = group.rank() as i64;
                 let gathered = numbers(group.all_gather(&row(&[me, 10 * me])));
                 let all_rows: Vec<i64> = (0..n).map(|r| me + 100 * r).collect();
-                let scattered = numbers(group.reduce_scatter(&row(&all_rows)));
+                let scattered = numbers(group.scatter_rows(&row(&all_rows)));
                 let sum = numbers(group.all_reduce(&row(&[me, 1]), Reduce::Sum));
                 let max = numbers(group.all_reduce(&row(&[me]), Reduce::Max));
                 let from_last = numbers(group.broadcast(&row(&[me]), size - 1));
@@ -346,7 +363,8 @@ pub(crate) mod tests {
     fn shapes_that_do_not_divide_are_errors() {
         ranks(2, |group| {
             for refused in [
-                group.reduce_scatter(&row(&[1, 2, 3])),
+                group.scatter_rows(&Tensor::from(1_i64)),
+                group.gather_rows(&row(&[1]), &[3, 2]),
                 group.all_gather(&Tensor::from(1_i64)),
                 group.all_to_all(&row(&[1, 2]), &[1, 2], &[1, 1]),
             ] {

@@ -8,6 +8,7 @@ mod error;
 mod ffi;
 mod group;
 mod progress;
+mod rows;
 mod store;
 mod vjp;
 
@@ -16,5 +17,6 @@ pub use attention::{Span, packed_attention};
 pub use error::TorchError;
 pub use group::{Group, Pending, Reduce, Traffic};
 pub use progress::Progress;
+pub use rows::{extent, rows};
 pub use store::Store;
 pub use vjp::vjp;

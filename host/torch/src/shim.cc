@@ -46,11 +46,10 @@ auto plain(F&& f) -> decltype(f()) {
   }
 }
 
-std::unique_ptr<Work> started(c10::intrusive_ptr<c10d::Work> work) {
-  return std::make_unique<Work>(Work{std::move(work)});
-}
-
 using Started = c10::intrusive_ptr<c10d::Work>;
+
+std::unique_ptr<Work> started(Started work) { return std::make_unique<Work>(Work{{std::move(work)}}); }
+
 using Counts = std::vector<std::int64_t>;
 
 enum Kind { kAllGather, kReduceScatter, kAllReduce, kBroadcast, kAllToAll };
@@ -71,9 +70,27 @@ Started start_all_gather(Ranks& ranks, at::Tensor& output, at::Tensor& input) {
                  [&](c10d::Backend& backend) { return backend._allgather_base(output, input); });
 }
 
-Started start_reduce_scatter(Ranks& ranks, at::Tensor& output, at::Tensor& input) {
-  return counted(ranks, kReduceScatter, output.nbytes() * others(ranks),
-                 [&](c10d::Backend& backend) { return backend._reduce_scatter_base(output, input); });
+// To or from one rank.
+struct Message {
+  at::Tensor tensor;
+  std::int32_t rank;
+};
+
+// Starts messages of every rank to others, who each take them in the order in which they are given. Gloo's own
+// reduce-scatter sends twice what is needed, and its all-gather takes parts of one size only.
+std::vector<Started> start_messages(Ranks& ranks, Kind kind, std::vector<Message> give, std::vector<Message> take) {
+  std::lock_guard<std::mutex> lock(ranks.starting);
+  std::vector<Started> all;
+  for (auto& [tensor, rank] : take) {
+    std::vector<at::Tensor> one{tensor};
+    all.push_back(ranks.backend->recv(one, rank, kind));
+  }
+  for (auto& [tensor, rank] : give) {
+    std::vector<at::Tensor> one{tensor};
+    all.push_back(ranks.backend->send(one, rank, kind));
+    ranks.sent[kind] += tensor.nbytes();
+  }
+  return all;
 }
 
 Started start_all_to_all(Ranks& ranks, at::Tensor& output, at::Tensor& input, Counts take, Counts give) {
@@ -105,10 +122,17 @@ at::Tensor scatter(Ranks& ranks, const at::Tensor& whole, std::int64_t dim) {
   auto size = ranks.backend->getSize();
   auto kind = whole.scalar_type() == at::kBFloat16 ? at::kFloat : whole.scalar_type();
   auto parts = whole.unflatten(dim, {size, whole.size(dim) / size}).movedim(dim, 0).to(kind).contiguous();
-  auto output = at::empty(parts.sizes().slice(1), parts.options());
-  auto input = parts.flatten(0, 1);
-  finish(start_reduce_scatter(ranks, output, input));
-  return output.to(whole.scalar_type());
+  auto own = ranks.backend->getRank();
+  auto addends = at::empty_like(parts);
+  addends[own].copy_(parts[own]);
+  std::vector<Message> give, take;
+  for (std::int32_t rank = 0; rank < size && parts.numel() > 0; ++rank) {
+    if (rank == own) continue;
+    give.push_back({parts[rank], rank});
+    take.push_back({addends[rank], rank});
+  }
+  for (const auto& work : start_messages(ranks, kReduceScatter, std::move(give), std::move(take))) finish(work);
+  return addends.sum(0).to(whole.scalar_type());
 }
 
 at::Tensor exchange(Ranks& ranks, const at::Tensor& rows, const Counts& give, const Counts& take) {
@@ -293,8 +317,18 @@ std::unique_ptr<Work> all_gather(const Group& group, std::size_t output, std::si
   return plain([&] { return started(start_all_gather(*group.ranks, tensor(output), tensor(input))); });
 }
 
-std::unique_ptr<Work> reduce_scatter(const Group& group, std::size_t output, std::size_t input) {
-  return plain([&] { return started(start_reduce_scatter(*group.ranks, tensor(output), tensor(input))); });
+std::unique_ptr<Work> messages(const Group& group, bool scatters, rust::Slice<const std::size_t> give,
+                               rust::Slice<const std::int32_t> to, rust::Slice<const std::size_t> take,
+                               rust::Slice<const std::int32_t> from) {
+  auto paired = [](rust::Slice<const std::size_t> addresses, rust::Slice<const std::int32_t> ranks) {
+    std::vector<Message> all;
+    for (std::size_t nth = 0; nth < addresses.size(); ++nth) all.push_back({tensor(addresses[nth]), ranks[nth]});
+    return all;
+  };
+  return plain([&] {
+    auto kind = scatters ? kReduceScatter : kAllGather;
+    return std::make_unique<Work>(Work{start_messages(*group.ranks, kind, paired(give, to), paired(take, from))});
+  });
 }
 
 std::unique_ptr<Work> all_reduce(const Group& group, std::size_t address, bool maximum) {
@@ -350,7 +384,11 @@ std::size_t exchanged(const Group& group, std::size_t input, rust::Slice<const s
 }
 
 bool wait(const Work& work) {
-  return plain([&] { return work.work->wait(); });
+  return plain([&] {
+    auto done = true;
+    for (const auto& one : work.all) done = one->wait() && done;
+    return done;
+  });
 }
 
 } // namespace molt

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -43,7 +44,7 @@ struct Group {
 };
 
 struct Work {
-  c10::intrusive_ptr<c10d::Work> work;
+  std::vector<c10::intrusive_ptr<c10d::Work>> all;
 };
 
 rust::Vec<std::size_t> vjp(rust::Slice<const std::size_t> outputs, rust::Slice<const std::size_t> inputs,
@@ -66,7 +67,10 @@ std::unique_ptr<Group> gloo(const Store& store, rust::Str name, rust::Str interf
                             std::int32_t rank, std::int32_t size, std::uint64_t timeout_ms);
 
 std::unique_ptr<Work> all_gather(const Group& group, std::size_t output, std::size_t input);
-std::unique_ptr<Work> reduce_scatter(const Group& group, std::size_t output, std::size_t input);
+// An all-gather, or a reduce-scatter whose sums are still to be made. `give[n]` is for rank `to[n]`.
+std::unique_ptr<Work> messages(const Group& group, bool scatters, rust::Slice<const std::size_t> give,
+                               rust::Slice<const std::int32_t> to, rust::Slice<const std::size_t> take,
+                               rust::Slice<const std::int32_t> from);
 std::unique_ptr<Work> all_reduce(const Group& group, std::size_t tensor, bool maximum);
 std::unique_ptr<Work> broadcast(const Group& group, std::size_t tensor, std::int32_t root);
 std::unique_ptr<Work> all_to_all(const Group& group, std::size_t output, std::size_t input,

@@ -2,6 +2,7 @@
 
 use crate::error::TorchError;
 use crate::ffi::shim;
+use std::borrow::Borrow;
 use tch::Tensor;
 
 /// The gradients of `Σ outputs[i] · gradients[i]` by `inputs`, through the graph that autograd recorded, which is
@@ -26,8 +27,8 @@ pub(crate) fn address(tensor: &Tensor) -> usize {
     tensor.as_ptr() as usize
 }
 
-fn addresses(tensors: &[&Tensor]) -> Vec<usize> {
-    tensors.iter().map(|tensor| address(tensor)).collect()
+pub(crate) fn addresses(tensors: &[impl Borrow<Tensor>]) -> Vec<usize> {
+    tensors.iter().map(|tensor| address(tensor.borrow())).collect()
 }
 
 pub(crate) fn owned(address: usize) -> Option<Tensor> {

@@ -8,7 +8,7 @@
 use crate::error::TrainError;
 use molt_core::settings::Fsdp;
 use molt_model::{Config, Cut, Parallel};
-use molt_torch::{Group, TorchError};
+use molt_torch::{Group, TorchError, rows};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -181,17 +181,15 @@ impl Mesh {
         needed
     }
 
-    /// The part of [`Mesh::needed`] that a rank holds, and the rows that the first rank of them holds, the most.
-    ///
-    /// Dimension 0 is cut as FSDP2 does: rank `r` of `n` holds rows `r·⌈rows/n⌉ ..` of it, the last ranks fewer or none.
-    pub(crate) fn held(&self, rank: usize, cut: Cut, shape: &[i64]) -> (Vec<Range<i64>>, i64) {
+    /// The part of [`Mesh::needed`] that a rank holds: the [`rows`] that are its own of those that need the same.
+    pub(crate) fn held(&self, rank: usize, cut: Cut, shape: &[i64]) -> Vec<Range<i64>> {
         let (_, part) = self.slice(rank, self.holders(cut));
         let mut held = self.needed(rank, cut, shape);
-        let Some(rows) = held.first_mut() else { return (held, 1) };
-        let most = (rows.end - rows.start + part.of as i64 - 1) / part.of as i64;
-        let start = (rows.start + most * part.index as i64).min(rows.end);
-        *rows = start..(start + most).min(rows.end);
-        (held, most)
+        if let Some(all) = held.first_mut() {
+            let own = rows(all.end - all.start, part.index, part.of);
+            *all = all.start + own.start..all.start + own.end;
+        }
+        held
     }
 }
 

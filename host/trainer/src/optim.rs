@@ -3,10 +3,11 @@
 mod muon;
 
 use crate::error::TrainError;
+use crate::mesh::Groups;
 use crate::shards::sums;
 use molt_core::schedule::learning_rate;
 use molt_core::settings::{Optim, OptimKind};
-use molt_torch::{AdamW, Group, Moments};
+use molt_torch::{AdamW, Moments};
 use tch::{Kind, Tensor};
 
 /// Elements of a gradient whose squares are summed in its own precision; such sums are added up in float64.
@@ -17,21 +18,19 @@ const BLOCK: i64 = 4096;
 ///
 /// The decay is on matrices only: a norm's scale or a bias has no reason to be near 0.
 #[derive(Debug)]
-pub struct Optimiser {
+pub(crate) struct Optimiser {
     settings: Optim,
     total_steps: u64,
     step: u64,
-    adamw: Vec<Slot>,
-    muon: Vec<muon::Slot>,
+    slots: Vec<Slot>,
 }
 
-/// What is trained of one parameter: all of it, or the rows that this rank holds. The tensors share storage with
-/// the model, and what is not trained of a parameter is not in them.
+/// What is trained of one parameter: all of it, or the rows that this rank holds. The value shares its storage with
+/// the model.
 #[derive(Debug)]
-pub struct Parameter {
+pub(crate) struct Parameter {
     pub name: String,
     pub value: Tensor,
-    pub gradient: Tensor,
     /// Of the whole parameter.
     pub shape: Vec<i64>,
 }
@@ -43,12 +42,17 @@ impl Parameter {
     }
 }
 
-/// A parameter and its moments.
+/// A parameter, and what is remembered of its gradients.
 #[derive(Debug)]
 struct Slot {
     parameter: Parameter,
-    first: Tensor,
-    second: Tensor,
+    memory: Memory,
+}
+
+#[derive(Debug)]
+enum Memory {
+    AdamW { first: Tensor, second: Tensor },
+    Muon { momentum: Tensor },
 }
 
 /// What one update did.
@@ -61,80 +65,89 @@ pub struct Update {
 
 impl Optimiser {
     /// `total_steps` is where the schedule ends.
-    pub fn new(parameters: Vec<Parameter>, settings: &Optim, total_steps: u64) -> Self {
-        let is_muon = |p: &Parameter| settings.kind == OptimKind::Muon && muon::Slot::fits(p);
-        let (muon, adamw): (Vec<_>, Vec<_>) = parameters.into_iter().partition(is_muon);
-        let slot = |parameter: Parameter| Slot {
-            first: parameter.value.zeros_like(),
-            second: parameter.value.zeros_like(),
-            parameter,
+    pub(crate) fn new(parameters: Vec<Parameter>, settings: &Optim, total_steps: u64) -> Self {
+        let slot = |parameter: Parameter| {
+            let zeros = || parameter.value.zeros_like();
+            let memory = match settings.kind {
+                OptimKind::Muon if muon::fits(&parameter) => Memory::Muon { momentum: zeros() },
+                _ => Memory::AdamW { first: zeros(), second: zeros() },
+            };
+            Slot { parameter, memory }
         };
-        let adamw = adamw.into_iter().map(slot).collect();
-        let muon = muon.into_iter().map(muon::Slot::new).collect();
-        Self { settings: settings.clone(), total_steps, step: 0, adamw, muon }
+        let slots = parameters.into_iter().map(slot).collect();
+        Self { settings: settings.clone(), total_steps, step: 0, slots }
     }
 
     /// Updates taken so far.
-    pub fn steps(&self) -> u64 {
+    pub(crate) fn steps(&self) -> u64 {
         self.step
     }
 
     /// What is remembered between updates, by name: `NAME.exp_avg` and `NAME.exp_avg_sq` of a parameter under AdamW,
     /// `NAME.momentum_buffer` under Muon, of the rows that this rank holds. The tensors are the optimiser's own: it
     /// goes on from what is written to them, and to [`Optimiser::set_steps`].
-    pub fn state(&self) -> Vec<(String, Tensor)> {
-        let named = |parameter: &Parameter, what: &str, tensor: &Tensor| {
-            (format!("{}.{what}", parameter.name), tensor.shallow_clone())
+    pub(crate) fn state(&self) -> Vec<(String, Tensor)> {
+        let named = |slot: &Slot| {
+            let named =
+                |what, tensor: &Tensor| (format!("{}.{what}", slot.parameter.name), tensor.shallow_clone());
+            match &slot.memory {
+                Memory::AdamW { first, second } => {
+                    vec![named("exp_avg", first), named("exp_avg_sq", second)]
+                }
+                Memory::Muon { momentum } => vec![named("momentum_buffer", momentum)],
+            }
         };
-        let adamw = self.adamw.iter().flat_map(|Slot { parameter, first, second }| {
-            [named(parameter, "exp_avg", first), named(parameter, "exp_avg_sq", second)]
-        });
-        let muon = self.muon.iter().map(|slot| named(&slot.parameter, "momentum_buffer", &slot.momentum));
-        adamw.chain(muon).collect()
+        self.slots.iter().flat_map(named).collect()
     }
 
     /// Goes on as after so many updates.
-    pub fn set_steps(&mut self, steps: u64) {
+    pub(crate) fn set_steps(&mut self, steps: u64) {
         self.step = steps;
     }
 
-    /// Clips the gradients to `max_grad_norm` and moves the parameters. Every one of `ranks` calls it, with what it
-    /// holds; the norm is that of the whole gradient.
+    /// Moves the parameters by their gradients, one for each in the order of [`Optimiser::new`], clipped to
+    /// `max_grad_norm`. Every rank of `groups` calls it, with what it holds; the norm is that of the whole gradient.
     ///
     /// # Errors
     /// [`TrainError::GradientNotFinite`] if the gradient holds a NaN or an infinity; nothing is changed then. If a
     /// rank is lost.
-    pub fn update(&mut self, ranks: Option<&Group>) -> Result<Update, TrainError> {
+    pub(crate) fn update(
+        &mut self,
+        gradients: &[Tensor],
+        groups: Option<&Groups>,
+    ) -> Result<Update, TrainError> {
+        assert_eq!(gradients.len(), self.slots.len(), "one gradient for each parameter");
         tch::no_grad(|| {
-            let grad_norm = self.grad_norm(ranks)?;
+            let grad_norm = self.grad_norm(gradients, groups)?;
             let step = self.step + 1;
             let learning_rate = learning_rate(&self.settings, step, self.total_steps);
             let Optim { beta1, beta2, eps, weight_decay, max_grad_norm: bound, .. } = self.settings;
             let divisor = if bound > 0.0 && grad_norm > bound { grad_norm / bound } else { 1.0 };
             let lr = learning_rate;
-            muon::update(&mut self.muon, muon::Step { lr, weight_decay, divisor }, ranks)?;
+            let matrices = self.slots.iter_mut().zip(gradients).filter_map(muon::Matrix::of).collect();
+            muon::update(matrices, muon::Step { lr, weight_decay, divisor }, groups)?;
             for (decays, weight_decay) in [(true, weight_decay), (false, 0.0)] {
                 let numbers = AdamW { step, lr, beta1, beta2, eps, weight_decay, divisor };
-                let slots = self.adamw.iter().filter(|slot| slot.parameter.is_matrix() == decays);
-                numbers.update(&slots.map(Slot::moments).collect::<Vec<_>>())?;
+                let slots = self.slots.iter().zip(gradients);
+                let slots = slots.filter(|(slot, _)| slot.parameter.is_matrix() == decays);
+                numbers.update(&slots.filter_map(Slot::moments).collect::<Vec<_>>())?;
             }
             self.step = step;
             Ok(Update { grad_norm, learning_rate })
         })
     }
 
-    fn grad_norm(&self, ranks: Option<&Group>) -> Result<f64, TrainError> {
+    fn grad_norm(&self, gradients: &[Tensor], groups: Option<&Groups>) -> Result<f64, TrainError> {
         let (mut own, mut broken) = (0.0, None);
-        let muon = self.muon.iter().map(|slot| &slot.parameter);
-        for Parameter { name, gradient, .. } in self.adamw.iter().map(|slot| &slot.parameter).chain(muon) {
+        for (Slot { parameter, .. }, gradient) in self.slots.iter().zip(gradients) {
             let square = squares(gradient);
             if !square.is_finite() {
-                broken = broken.or(Some(name));
+                broken = broken.or(Some(&parameter.name));
             }
             own += square;
         }
         // Every rank takes part in the sum, also one that found a number that is none.
-        let all = sums(ranks, &[own])?[0];
+        let all = sums(groups.map(|groups| &groups.all), &[own])?[0];
         if all.is_finite() {
             return Ok(all.sqrt());
         }
@@ -144,9 +157,14 @@ impl Optimiser {
 }
 
 impl Slot {
-    fn moments(&self) -> Moments<'_> {
-        let Self { parameter: Parameter { value, gradient, .. }, first, second } = self;
-        Moments { value, gradient, first, second }
+    /// Of a parameter that AdamW moves.
+    fn moments<'s>((slot, gradient): (&'s Self, &'s Tensor)) -> Option<Moments<'s>> {
+        match &slot.memory {
+            Memory::AdamW { first, second } => {
+                Some(Moments { value: &slot.parameter.value, gradient, first, second })
+            }
+            Memory::Muon { .. } => None,
+        }
     }
 }
 
@@ -175,9 +193,7 @@ mod tests {
     }
 
     fn parameter(name: &str, values: &[f64], shape: &[i64]) -> Parameter {
-        let value = tensor(values).reshape(shape);
-        let gradient = value.zeros_like();
-        Parameter { name: name.to_owned(), value, gradient, shape: shape.to_vec() }
+        Parameter { name: name.to_owned(), value: tensor(values).reshape(shape), shape: shape.to_vec() }
     }
 
     fn numbers(value: &Value) -> Vec<f64> {
@@ -204,16 +220,16 @@ mod tests {
                 parameter("matrix", &numbers(&case["matrix"]), &[2, 3]),
                 parameter("vector", &numbers(&case["vector"]), &[3]),
             ];
-            let handle = |p: &Parameter| (p.value.shallow_clone(), p.gradient.shallow_clone());
-            let mut handles: Vec<_> = parameters.iter().map(handle).collect();
+            let values: Vec<_> = parameters.iter().map(|p| p.value.shallow_clone()).collect();
             let mut optimiser = Optimiser::new(parameters, &settings, 10);
             for step in case["steps"].as_array().expect("steps") {
-                for ((value, gradient), key) in handles.iter_mut().zip(["matrix_grad", "vector_grad"]) {
-                    gradient.copy_(&tensor(&numbers(&step[key])).reshape(value.size()));
-                }
-                let update = optimiser.update(None).expect("a finite gradient");
+                let keys = ["matrix_grad", "vector_grad"];
+                let gradient =
+                    |(value, key): (&Tensor, &str)| tensor(&numbers(&step[key])).reshape(value.size());
+                let gradients: Vec<_> = values.iter().zip(keys).map(gradient).collect();
+                let update = optimiser.update(&gradients, None).expect("a finite gradient");
                 assert!((update.grad_norm - step["grad_norm"].as_f64().expect("a norm")).abs() < 1e-5);
-                for ((value, _), key) in handles.iter().zip(["matrix", "vector"]) {
+                for (value, key) in values.iter().zip(["matrix", "vector"]) {
                     let got = Vec::<f32>::try_from(value.flatten(0, -1)).expect("a vector");
                     for (g, w) in got.iter().zip(numbers(&step[key])) {
                         assert!((f64::from(*g) - w).abs() < 1e-6, "{key}: {g} is not {w}");
@@ -227,22 +243,19 @@ mod tests {
     fn the_norm_is_global_and_reported_before_clipping() {
         // Gradients [3] and [4]: norm 5. AdamW does not see the scale of a constant gradient, so the clipping
         // is seen in the first moment: 0.1 · 3 · (1 / 5).
-        let parameters = [("a", 3.0), ("b", 4.0)].map(|(name, gradient)| Parameter {
-            gradient: tensor(&[gradient]),
-            ..parameter(name, &[0.0], &[1])
-        });
+        let parameters = ["a", "b"].map(|name| parameter(name, &[0.0], &[1]));
         let mut optimiser = Optimiser::new(parameters.into(), &Optim::default(), 1);
-        assert_eq!(optimiser.update(None).expect("finite").grad_norm, 5.0);
-        assert!((optimiser.adamw[0].first.double_value(&[0]) - 0.06).abs() < 1e-7);
+        let gradients = [3.0, 4.0].map(|gradient| tensor(&[gradient]));
+        assert_eq!(optimiser.update(&gradients, None).expect("finite").grad_norm, 5.0);
+        assert!((optimiser.state()[0].1.double_value(&[0]) - 0.06).abs() < 1e-7);
     }
 
     #[test]
     fn a_gradient_that_is_not_finite_changes_nothing() {
-        let gradient = tensor(&[f64::NAN, 1.0]);
-        let p = Parameter { gradient, ..parameter("w", &[1.0, 2.0], &[2]) };
+        let p = parameter("w", &[1.0, 2.0], &[2]);
         let value = p.value.shallow_clone();
         let mut optimiser = Optimiser::new(vec![p], &Optim::default(), 1);
-        let error = optimiser.update(None).expect_err("a NaN");
+        let error = optimiser.update(&[tensor(&[f64::NAN, 1.0])], None).expect_err("a NaN");
         assert!(matches!(&error, TrainError::GradientNotFinite { step: 1, parameter } if parameter == "w"));
         assert_eq!(Vec::<f32>::try_from(value).expect("a vector"), [1.0, 2.0]);
         assert_eq!(optimiser.steps(), 0);
@@ -250,12 +263,13 @@ mod tests {
 
     #[test]
     fn the_norm_is_that_of_all_ranks() {
-        let of = |gradient: f64| {
-            let p = Parameter { gradient: tensor(&[gradient]), ..parameter("w", &[0.0], &[1]) };
-            Optimiser::new(vec![p], &Optim::default(), 1)
-        };
         let found = ranks(2, |group| {
-            let mine = |of_each: [f64; 2]| of(of_each[group.rank()]).update(Some(&group));
+            let groups = Groups::from(group);
+            let mine = |of_each: [f64; 2]| {
+                let parameters = vec![parameter("w", &[0.0], &[1])];
+                let mut optimiser = Optimiser::new(parameters, &Optim::default(), 1);
+                optimiser.update(&[tensor(&[of_each[groups.all.rank()]])], Some(&groups))
+            };
             (
                 mine([3.0, 4.0]).expect("finite").grad_norm,
                 mine([3.0, f64::NAN]).expect_err("a NaN").to_string(),
@@ -282,21 +296,18 @@ mod tests {
         let settings = Optim { weight_decay: 0.1, ..Optim::default() };
         let new = || {
             let all = vec![parameter("a", &[1.0, -2.0], &[1, 2]), parameter("b", &[3.0], &[1])];
-            let handles: Vec<_> =
-                all.iter().map(|p| (p.value.shallow_clone(), p.gradient.shallow_clone())).collect();
-            (Optimiser::new(all, &settings, 10), handles)
+            let values: Vec<_> = all.iter().map(|p| p.value.shallow_clone()).collect();
+            (Optimiser::new(all, &settings, 10), values)
         };
-        let step = |(optimiser, handles): &mut (Optimiser, Vec<(Tensor, Tensor)>), scale: f64| {
-            for (value, gradient) in handles.iter_mut() {
-                gradient.copy_(&(value.sin() * scale));
-            }
-            optimiser.update(None).expect("a step");
+        let step = |(optimiser, values): &mut (Optimiser, Vec<Tensor>), scale: f64| {
+            let gradients: Vec<_> = values.iter().map(|value| value.sin() * scale).collect();
+            optimiser.update(&gradients, None).expect("a step");
         };
         let mut first = new();
         step(&mut first, 0.3);
         step(&mut first, -0.2);
         let mut second = new();
-        for ((to, _), (from, _)) in second.1.iter_mut().zip(&first.1) {
+        for (to, from) in second.1.iter_mut().zip(&first.1) {
             to.copy_(from);
         }
         let names: Vec<String> = first.0.state().into_iter().map(|(name, _)| name).collect();
@@ -307,7 +318,7 @@ mod tests {
         second.0.set_steps(first.0.steps());
         step(&mut first, 0.5);
         step(&mut second, 0.5);
-        for ((a, _), (b, _)) in first.1.iter().zip(&second.1) {
+        for (a, b) in first.1.iter().zip(&second.1) {
             assert_eq!(a, b);
         }
     }

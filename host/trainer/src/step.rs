@@ -81,6 +81,8 @@ pub struct Layout {
     /// The last so many layers keep their parameters and graph for the backward pass; the others are gathered
     /// and computed again.
     pub keep_layers: usize,
+    /// One unit is sent while another computes.
+    pub prefetch: bool,
     /// Targets whose logits are alive at once at most.
     pub logit_rows: usize,
 }
@@ -89,7 +91,7 @@ impl Layout {
     /// Every layer keeps its graph unless `fsdp.keep_layers` says how many.
     pub fn new(max_tokens_per_rank: usize, fsdp: &Fsdp) -> Self {
         let keep_layers = fsdp.keep_layers.unwrap_or(usize::MAX);
-        Self { max_tokens_per_rank, keep_layers, logit_rows: LOGIT_ROWS }
+        Self { max_tokens_per_rank, keep_layers, prefetch: fsdp.prefetch, logit_rows: LOGIT_ROWS }
     }
 }
 
@@ -193,7 +195,10 @@ impl Learner {
     }
 
     fn update(&mut self) -> Result<Update, TrainError> {
-        self.optimiser.update(self.shards.ranks()).map_err(|error| self.explained(error))
+        let gradients = self.shards.gradients(&self.network);
+        let update = self.optimiser.update(&gradients, self.shards.divided());
+        self.shards.forget_gradients();
+        update.map_err(|error| self.explained(error))
     }
 }
 

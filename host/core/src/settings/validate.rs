@@ -35,8 +35,6 @@ impl TrainSettings {
         self.fsdp.check(&mut found);
         self.moe.check(&mut found);
         self.optim.check(&mut found, "optim");
-        muon(&mut found, "optim.kind", &self.optim, &self.fsdp);
-        muon(&mut found, "critic.optim.kind", &self.critic.optim, &self.fsdp);
         self.lora.check(&mut found);
         self.ckpt.check(&mut found);
         self.eval.check(&mut found);
@@ -164,7 +162,6 @@ impl SftSettings {
         self.fsdp.check(&mut found);
         self.moe.check(&mut found);
         self.optim.check(&mut found, "optim");
-        muon(&mut found, "optim.kind", &self.optim, &self.fsdp);
         self.lora.check(&mut found);
         self.ckpt.check(&mut found);
         found
@@ -380,15 +377,6 @@ impl Eval {
         count(found, "eval.max_new_tokens", self.max_new_tokens as u64);
         context(found, "eval.max_context", self.max_context);
         stops(found, "eval.stop", &self.stop);
-    }
-}
-
-/// Muon needs whole matrices.
-fn muon(found: &mut Found, key: &str, optim: &Optim, fsdp: &Fsdp) {
-    if optim.kind == OptimKind::Muon && fsdp.tensor_parallel > 1 {
-        let sentence =
-            "is muon, which does not know slices of matrices: leave fsdp.tensor_parallel at 1, or take adamw";
-        say(found, key, sentence);
     }
 }
 

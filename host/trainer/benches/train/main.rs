@@ -53,7 +53,11 @@ fn main() {
     if wanted("memory") {
         missed += memory::by_ranks();
     }
-    println!("{}", if missed == 0 { "every limit is met".to_owned() } else { format!("{missed} missed") });
+    if missed > 0 {
+        eprintln!("{missed} missed");
+        std::process::exit(1);
+    }
+    println!("every limit is met");
 }
 
 /// A directory with a random model.

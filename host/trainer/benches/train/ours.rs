@@ -1,6 +1,6 @@
 //! One rank of ours: what `molt sft --nproc` runs, on rows that are given.
 
-use crate::work::{Answer, End, Work, resident};
+use crate::work::{Answer, End, Work, resident, written};
 use molt_core::rank_env::RankEnv;
 use molt_core::settings::{Fsdp, Optim};
 use molt_model::Weights;
@@ -16,7 +16,7 @@ pub(crate) fn run(model: &Path, work: &Work) {
     let env =
         RankEnv::read(|name| std::env::var(name).ok()).expect("the variables of a rank").expect("a rank");
     let base = resident("VmRSS:");
-    let fsdp = Fsdp { keep_layers: work.recompute.then_some(0), ..Fsdp::default() };
+    let fsdp = Fsdp { keep_layers: work.recompute.then_some(0), prefetch: work.prefetch, ..Fsdp::default() };
     let optim = Optim {
         lr: work.lr,
         weight_decay: work.weight_decay,
@@ -31,7 +31,11 @@ pub(crate) fn run(model: &Path, work: &Work) {
     let weights = Weights::open(model).expect("the model that was just written");
     let ranks = (env.size > 1)
         .then(|| Ranks::join(&env, &fsdp, Alike::new(String::new()), (&weights, &[])).expect("the others"));
-    let end = |sent| println!("{}", json!(End { base, peak: resident("VmHWM:"), sent }));
+    let before = written();
+    let end = |sent| {
+        let written = written() - before;
+        println!("{}", json!(End { base, peak: resident("VmHWM:"), sent, written }));
+    };
     if env.rank > 0 {
         let ranks = ranks.expect("more than one");
         let models = Models { policy: (weights, &optim), reference: None, critic: None };

@@ -8,6 +8,8 @@ pub(crate) struct Work {
     pub(crate) tokens: Vec<Vec<u32>>,
     /// Whether layers are gathered and computed again in the backward pass.
     pub(crate) recompute: bool,
+    /// Whether one unit is sent while another computes; the peer always does so.
+    pub(crate) prefetch: bool,
     pub(crate) lr: f64,
     pub(crate) weight_decay: f64,
     pub(crate) max_grad_norm: f64,
@@ -20,7 +22,7 @@ impl Work {
         let token = |n: usize| (n as u64 * 2_654_435_761 % (1 << 32) % vocabulary as u64) as u32;
         let row = |row: usize| (0..=tokens).map(|n| token(7919 * row + n)).collect();
         let tokens = (0..rows).map(row).collect();
-        Self { tokens, recompute, lr: 1e-4, weight_decay: 0.1, max_grad_norm: 1.0 }
+        Self { tokens, recompute, prefetch: true, lr: 1e-4, weight_decay: 0.1, max_grad_norm: 1.0 }
     }
 }
 
@@ -41,11 +43,23 @@ pub(crate) struct End {
     /// Bytes sent in gathers and in scatters: by our rank 0.
     #[serde(default)]
     pub(crate) sent: [u64; 2],
+    /// Bytes that our rank wrote to sockets and files meanwhile.
+    #[serde(default)]
+    pub(crate) written: u64,
+}
+
+/// What this process has written, in bytes.
+pub(crate) fn written() -> u64 {
+    field("/proc/self/io", "wchar:")
 }
 
 /// A field of this process's status, in bytes.
-pub(crate) fn resident(field: &str) -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
-    let line = status.lines().find_map(|line| line.strip_prefix(field)).expect("a running process");
-    1024 * line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
+pub(crate) fn resident(name: &str) -> u64 {
+    1024 * field("/proc/self/status", name)
+}
+
+fn field(file: &str, name: &str) -> u64 {
+    let text = std::fs::read_to_string(file).expect("Linux");
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("a running process");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
 }

@@ -1,7 +1,9 @@
 //! An adapter is trained in place of the weights.
 
 use super::ranks::{part, ranks};
-use super::tests::{LOSS, alone, decoder, definition, layout, optim, relative_difference, rows, segment};
+use super::tests::{
+    LOSS, alone, decoder, definition, layout, optim, relative_difference, rows, segment, trained,
+};
 use super::*;
 use crate::optim::Parameter;
 use molt_model::Weights;
@@ -73,9 +75,9 @@ fn gradients_are_those_of_the_formula() {
         let ours = alone(adapted(), Layout { keep_layers, ..layout(24) });
         let sums = ours.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
         assert!((sums.loss - loss).abs() < 1e-6, "{} is not {loss}", sums.loss);
-        let trained = ours.shards.parameters(&ours.network);
+        let trained = trained(&ours);
         assert_eq!(trained.len(), 2 * 2 * TARGETS.len());
-        for Parameter { name, gradient, .. } in trained {
+        for (Parameter { name, .. }, gradient) in trained {
             let other = |from: &str, to: &str| &parameters[&name.replace(from, to)];
             let of_weight = expected[&name.replace(".lora_A", "").replace(".lora_B", "")].grad();
             let expected = if name.contains("lora_A") {

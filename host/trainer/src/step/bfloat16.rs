@@ -5,9 +5,10 @@ use super::adapter::adapted;
 use super::parallel::{MIXTURE, mesh, meshed};
 use super::ranks::{flat, part, ranks};
 use super::tests::{
-    LOSS, alone, config, decoder, gradient, layout, optim, relative_difference, rows, segment,
+    LOSS, alone, config, decoder, gradient, layout, optim, relative_difference, rows, segment, trained,
 };
 use super::*;
+use crate::optim::Parameter;
 use molt_core::settings::Compute;
 use molt_core::trajectory::Segment;
 use molt_model::{Decoder, Weights};
@@ -60,12 +61,9 @@ fn the_gradient_is_that_of_float32_to_its_precision() {
         }
         let difference = relative_difference(&gradient(&one), &gradient(&exact));
         assert!(difference > 1e-4 && difference < 0.05, "{name}: {difference:e}");
-        assert!(
-            one.shards
-                .parameters(&one.network)
-                .iter()
-                .all(|p| { (p.value.kind(), p.gradient.kind()) == (Kind::Float, Kind::Float) })
-        );
+        let is_float =
+            |(p, gradient): &(Parameter, Tensor)| [p.value.kind(), gradient.kind()] == [Kind::Float; 2];
+        assert!(trained(&one).iter().all(is_float));
     }
 }
 

@@ -112,7 +112,9 @@ mod tests {
     use crate::mesh::Mesh;
     use crate::step::Layout;
     use crate::step::ranks::{flat, ranks};
-    use crate::step::tests::{config, converted, layout, model, optim, relative_difference, segment, shapes};
+    use crate::step::tests::{
+        config, converted, layout, model, optim, relative_difference, segment, shapes, trained,
+    };
     use molt_model::Weights;
     use molt_torch::Group;
     use proptest::prelude::*;
@@ -147,16 +149,15 @@ mod tests {
     fn gradients(learner: &Learner) -> BTreeMap<String, Vec<f64>> {
         let flat =
             |t: &Tensor| Vec::<f64>::try_from(t.flatten(0, -1).to_kind(Kind::Double)).expect("float64");
-        let parameters = learner.shards.parameters(&learner.network);
-        parameters.into_iter().map(|p| (p.name, flat(&p.gradient))).collect()
+        trained(learner).into_iter().map(|(p, gradient)| (p.name, flat(&gradient))).collect()
     }
 
     /// The rows of whole gradients that a rank holds.
     fn own(whole: &BTreeMap<String, Vec<f64>>, learner: &Learner) -> Vec<f64> {
         let (rank, mesh) = learner.shards.place();
         let of = |(name, shape): (String, Vec<i64>)| {
-            let held = crate::shards::extent(&shape, rank, mesh.ranks);
-            whole[&name][held].to_vec()
+            let held = molt_torch::extent(&shape, rank, mesh.ranks);
+            whole[&name][held.start as usize..held.end as usize].to_vec()
         };
         learner.shapes().into_iter().flat_map(of).collect()
     }

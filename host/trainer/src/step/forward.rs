@@ -89,13 +89,12 @@ impl Learner {
         let _no_grad = tch::no_grad_guard();
         let layers = self.network.config().num_hidden_layers;
         let embedding = self.shards.gather(Unit::Embedding)?.wait()?;
-        let mut next = self.shards.gather(Unit::Layer(0))?;
+        let mut next = self.ahead(Unit::Layer(0))?;
         let mut x = batch.map(|batch| self.network.embed(&embedding[0], &batch.ids));
         drop(embedding);
         for layer in 0..layers {
             let parameters = next.wait()?;
-            next =
-                self.shards.gather(if layer + 1 < layers { Unit::Layer(layer + 1) } else { Unit::Head })?;
+            next = self.ahead(if layer + 1 < layers { Unit::Layer(layer + 1) } else { Unit::Head })?;
             if let Some((input, batch)) = x.take().zip(batch) {
                 let recorded = self.recorded(batch, layer);
                 let (output, routed) =

@@ -7,7 +7,7 @@ use super::tests::{LOSS, alone, converted, gradient, layout, optim, relative_dif
 use super::*;
 use crate::loss::tests::losses;
 use crate::mesh::{Groups, Mesh};
-use molt_core::settings::Optim;
+use molt_core::settings::{Optim, OptimKind};
 use molt_core::trajectory::Segment;
 use molt_model::{Cut, Decoder, Weights};
 use proptest::prelude::*;
@@ -126,7 +126,7 @@ fn by_parameter(learner: &Learner, decoder: Decoder, whole: &[f64]) -> Vec<(Stri
         let mut held = Tensor::from_slice(&whole[start..start + elements]).view(shape.as_slice());
         let largest = held.abs().max().double_value(&[]);
         start += elements;
-        for (dim, range) in mesh.held(rank, Cut::of(&name), &shape).0.into_iter().enumerate() {
+        for (dim, range) in mesh.held(rank, Cut::of(&name), &shape).into_iter().enumerate() {
             held = held.narrow(dim as i64, range.start, range.end - range.start);
         }
         if trained.contains(&name) {
@@ -193,7 +193,7 @@ proptest! {
         one.router_aux_coef = router_aux_coef;
         let expected = one.policy_gradient(&rows(&segments), &loss).expect("a gradient");
         let whole = gradient(&one);
-        let layout = Layout { keep_layers, ..layout(budget) };
+        let layout = Layout { keep_layers, prefetch: budget % 2 == 0, ..layout(budget) };
         let settings = frozen(patterns, &one.network);
         let found = meshed(mesh, |groups| {
             let mut learner = part(sizes.double(), groups, &settings, layout);
@@ -327,23 +327,17 @@ fn a_step_sends_what_the_formula_says() {
                 Cut::Expert => mesh.expert as u64,
                 Cut::Whole => 1,
             };
-            // Elements that are sent to gather or scatter a unit. What two ranks have a slice each of, nobody sends.
-            let sent = |unit: Unit| -> u64 {
-                let of = |name: &String| {
-                    let shape = parameters[name].size();
-                    let holders = 2 / slices(Cut::of(name));
-                    let row: i64 = shape[1..].iter().product();
-                    (holders - 1) * (shape[0] as u64).div_ceil(2) * row as u64
-                };
-                network.names(unit).iter().map(of).sum()
+            // Elements of a unit that a rank holds, if the other needs them: of what each has a slice of its own, nobody
+            // sends anything.
+            let held = |unit: Unit, rank: usize| -> u64 {
+                let shared = network.names(unit).into_iter().filter(|name| slices(Cut::of(name)) == 1);
+                shared.map(|name| molt_torch::extent(&parameters[&name].size(), rank, 2).count() as u64).sum()
             };
             // Those that share rows take them one after the other.
             let rounds = if mesh.expert == 2 { 1 } else { 2 };
             let again = 3 - keep_layers;
-            let gathered: u64 = network.units().into_iter().map(sent).sum::<u64>()
-                + sent(Unit::Embedding)
-                + (0..again).map(|layer| sent(Unit::Layer(layer))).sum::<u64>();
-            let scattered: u64 = network.units().into_iter().map(sent).sum();
+            let gathered = network.units().into_iter().chain([Unit::Embedding]);
+            let gathered: Vec<Unit> = gathered.chain((0..again).map(Unit::Layer)).collect();
             // By layer: forward and again, and backward. Of the three the second is dense.
             let dense = |layers: std::ops::Range<usize>| layers.filter(|&layer| layer == 1).count() as u64;
             let (forward, backward) = (3 + again as u64, 3);
@@ -358,17 +352,11 @@ fn a_step_sends_what_the_formula_says() {
             } else {
                 (0, 0)
             };
-            for traffic in &found {
-                assert_eq!(
-                    traffic.all_gather,
-                    4 * rounds * (gathered + more_gathered),
-                    "{mesh:?} {keep_layers}"
-                );
-                assert_eq!(
-                    traffic.reduce_scatter,
-                    4 * rounds * (scattered + more_scattered),
-                    "{mesh:?} {keep_layers}"
-                );
+            for (rank, traffic) in found.iter().enumerate() {
+                let own: u64 = gathered.iter().map(|&unit| held(unit, rank)).sum();
+                let of_other: u64 = network.units().into_iter().map(|unit| held(unit, 1 - rank)).sum();
+                let expected = [own + more_gathered, of_other + more_scattered].map(|all| 4 * rounds * all);
+                assert_eq!([traffic.all_gather, traffic.reduce_scatter], expected, "{mesh:?} {keep_layers}");
             }
             let all_to_all: u64 = found.iter().map(|traffic| traffic.all_to_all).sum();
             let expected = if mesh.expert == 2 {
@@ -398,6 +386,9 @@ fn a_step_sends_what_the_formula_says() {
     }
 }
 
+/// What makes the weights that each rank begins with.
+type Start<'s> = &'s (dyn Fn() -> Weights + Sync);
+
 /// A dense model whose adapter does something.
 fn adapted() -> Weights {
     adapter::effective(Weights::from(DENSE.decoder()).with_adapter(3, 6.0, &[], 5).expect("an adapter"))
@@ -409,15 +400,21 @@ fn adapted() -> Weights {
 fn twenty_steps_end_at_the_same_weights() {
     let dense = || Weights::from(DENSE.decoder());
     let mixture = || Weights::from(MIXTURE.decoder());
-    let cases: [(&(dyn Fn() -> Weights + Sync), &[Mesh]); 3] =
-        [(&mixture, &MESHES[..10]), (&dense, &[mesh(4, 2, 2, 1)]), (&adapted, &[mesh(4, 2, 2, 1)])];
-    for (start, meshes) in cases {
-        let one = Learner::part(start(), None, &optim(), 20, layout(40), 0.7).expect("in memory");
+    let (adamw, muon) = (optim(), Optim { kind: OptimKind::Muon, ..optim() });
+    let cases: [(Start<'_>, &Optim, &[Mesh]); 5] = [
+        (&mixture, &adamw, &MESHES[..10]),
+        (&mixture, &muon, &[mesh(4, 2, 1, 2), mesh(2, 2, 1, 1)]),
+        (&dense, &adamw, &[mesh(4, 2, 2, 1)]),
+        (&dense, &muon, &[mesh(4, 2, 2, 1), mesh(4, 2, 1, 1)]),
+        (&adapted, &adamw, &[mesh(4, 2, 2, 1)]),
+    ];
+    for (start, optim, meshes) in cases {
+        let one = Learner::part(start(), None, optim, 20, layout(40), 0.7).expect("in memory");
         let expected = twenty_steps(one);
         for &mesh in meshes {
             let layout = Layout { keep_layers: mesh.ranks % 3, ..layout(60) };
-            let found = meshed(mesh, |groups| twenty_steps(part(start(), groups, &optim(), layout)));
-            assert_same_end(&found, &expected, &format!("{mesh:?}"));
+            let found = meshed(mesh, |groups| twenty_steps(part(start(), groups, optim, layout)));
+            assert_same_end(&found, &expected, &format!("{mesh:?} {:?}", optim.kind));
         }
     }
 }
@@ -426,11 +423,18 @@ fn twenty_steps_end_at_the_same_weights() {
 /// and with the moments too the next step is the same but for rounding.
 #[test]
 fn a_checkpoint_fits_any_division_of_the_work() {
+    for kind in [OptimKind::Adamw, OptimKind::Muon] {
+        checkpoints_of(&Optim { kind, ..optim() });
+    }
+}
+
+fn checkpoints_of(optim: &Optim) {
     let segments: Vec<_> = (0..5).map(|n| segment(n, [3 + n, 4, n % 3, 5])).collect();
     let step = |learner: &mut Learner| learner.policy_step(&rows(&segments), &LOSS).expect("a step");
     let dir = tempfile::tempdir().expect("a directory");
     let meshes = [mesh(4, 2, 1, 2), mesh(3, 1, 3, 1), mesh(2, 2, 1, 1), mesh(4, 1, 2, 4), mesh(1, 1, 1, 1)];
-    let mut alone = alone(MIXTURE.decoder(), layout(40));
+    let mut alone =
+        Learner::part(MIXTURE.decoder().into(), None, optim, 20, layout(40), 0.7).expect("in memory");
     let mut expected = Vec::new();
     for _ in 0..meshes.len() {
         step(&mut alone);
@@ -440,7 +444,7 @@ fn a_checkpoint_fits_any_division_of_the_work() {
     let path = |nth: usize| dir.path().join(nth.to_string());
     for (nth, mesh) in meshes.into_iter().enumerate() {
         let found = meshed(mesh, |groups| {
-            let mut learner = part(MIXTURE.decoder(), groups, &optim(), layout(30));
+            let mut learner = part(MIXTURE.decoder(), groups, optim, layout(30));
             if let Some(last) = nth.checked_sub(1) {
                 learner.restore(&path(last), meshes[last], nth as u64).expect("a checkpoint");
             }
@@ -450,7 +454,7 @@ fn a_checkpoint_fits_any_division_of_the_work() {
             (before, flat(&learner.parameters().expect("all ranks are here")))
         });
         for (before, after) in &found {
-            assert!(*before == saved, "{mesh:?}");
+            assert!(*before == saved, "{mesh:?} {optim:?}");
             assert!(relative_difference(after, &expected[nth]) <= 1e-5, "{mesh:?}");
         }
         saved = found.into_iter().next().expect("a rank").1;

@@ -93,10 +93,10 @@ impl Learner {
             let shape = shape.or_else(|| shapes.get(parameter).map(|shape| (parameter, shape)));
             let (parameter, shape) = shape.ok_or_else(|| TrainError::Order(format!("{name} is not cut")))?;
             let cut = Cut::of(parameter);
-            let own = mesh.held(rank, cut, shape).0;
+            let own = mesh.held(rank, cut, shape);
             let mut found = 0;
             for (old, file) in files.iter().enumerate() {
-                let theirs = before.held(old, cut, shape).0;
+                let theirs = before.held(old, cut, shape);
                 let pairs = own.iter().zip(&theirs);
                 let common: Vec<_> = pairs.map(|(a, b)| a.start.max(b.start)..a.end.min(b.end)).collect();
                 let Some(rows) = common.first().filter(|_| common.iter().all(|range| !range.is_empty()))

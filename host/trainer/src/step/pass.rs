@@ -74,9 +74,8 @@ impl Learner {
         objective: &mut Objective<'_>,
     ) -> Result<f64, TrainError> {
         let balance = self.balance(rows)?;
-        self.shards.begin_gradient();
+        self.shards.forget_gradients();
         self.deal(rows, &mut |batch| self.pass(batch, balance.as_ref(), objective))?;
-        self.shards.end_gradient();
         Ok(balance.map_or(0.0, |balance| balance.mean))
     }
 
@@ -131,14 +130,13 @@ impl Learner {
         let is_kept = |layer: usize| layer + self.layout.keep_layers.min(layers) >= layers;
 
         let embedding = self.shards.gather(Unit::Embedding)?.wait()?;
-        let mut next = self.shards.gather(Unit::Layer(0))?;
+        let mut next = self.ahead(Unit::Layer(0))?;
         let mut x = batch.map(|batch| tch::no_grad(|| self.network.embed(&embedding[0], &batch.ids)));
         drop(embedding);
         let mut kept = Vec::with_capacity(layers);
         for layer in 0..layers {
             let parameters = next.wait()?;
-            next =
-                self.shards.gather(if layer + 1 < layers { Unit::Layer(layer + 1) } else { Unit::Head })?;
+            next = self.ahead(if layer + 1 < layers { Unit::Layer(layer + 1) } else { Unit::Head })?;
             let Some((input, batch)) = x.take().zip(batch) else { continue };
             let recorded = self.recorded(batch, layer);
             let (experts, graph) = if layer >= lowest && is_kept(layer) {
@@ -157,13 +155,13 @@ impl Learner {
             }
         }
 
-        let mut scatters = Scatters { shards: &self.shards, last: None };
+        let mut scatters = Scatters { shards: &self.shards, prefetch: self.layout.prefetch, last: None };
         let (mut g, by_head) = self.head(next, x.zip(batch), &mut scatters, objective)?.unzip();
 
         let again = |layer: Option<usize>| {
             layer
                 .filter(|&layer| layer >= lowest && !is_kept(layer))
-                .map(|layer| self.shards.gather(Unit::Layer(layer)))
+                .map(|layer| self.ahead(Unit::Layer(layer)))
                 .transpose()
         };
         let mut next = again(layers.checked_sub(1))?;
@@ -195,7 +193,7 @@ impl Learner {
                 }
                 _ => Vec::new(),
             };
-            scatters.start(Unit::Layer(layer), &gradients)?;
+            scatters.start(Unit::Layer(layer), gradients)?;
         }
         // A tied embedding has both gradients in one tensor, which is sent once.
         let learnt = batch.zip(g).filter(|_| learns(Unit::Embedding));
@@ -207,8 +205,14 @@ impl Learner {
                 Tensor::embedding_dense_backward(&gradient, &batch.ids, vocabulary, -1, false)
             }
         });
-        scatters.start(Unit::Embedding, &[embedding])?;
+        scatters.start(Unit::Embedding, vec![embedding])?;
         scatters.finish()
+    }
+
+    /// A unit that is needed after the next one has been computed with: on its way meanwhile, or with
+    /// `fsdp.prefetch` false not before it is waited for.
+    pub(super) fn ahead(&self, unit: Unit) -> Result<Gathering<'_>, TrainError> {
+        if self.layout.prefetch { self.shards.gather(unit) } else { Ok(Gathering::Later(&self.shards, unit)) }
     }
 
     /// Where the tokens of a micro-batch are to go in this layer.
@@ -253,7 +257,7 @@ impl Learner {
             parameters.extend(self.leaves(Unit::Embedding, embedding));
         }
         let Some((hidden, batch)) = batch else {
-            scatters.start(Unit::Head, &[])?;
+            scatters.start(Unit::Head, Vec::new())?;
             return Ok(None);
         };
         let flat = hidden.flatten(0, 1);
@@ -269,7 +273,7 @@ impl Learner {
         let by_norm = found.pop().flatten();
         let by_input = found.pop().flatten().unwrap_or_else(|| input.zeros_like());
         let by_embedding = if is_tied { by_head.take() } else { None };
-        scatters.start(Unit::Head, &[by_norm, by_head])?;
+        scatters.start(Unit::Head, vec![by_norm, by_head])?;
         let g = flat.zeros_like().index_copy(0, &batch.places, &by_input).view(hidden.size().as_slice());
         Ok(Some((g, by_embedding)))
     }
@@ -429,22 +433,23 @@ impl MicroBatch {
     }
 }
 
-/// The scatters of a pass, of which one goes on while the next gradient is computed.
+/// The scatters of a pass, of which one goes on while the next gradient is computed, or with `fsdp.prefetch` false none.
 struct Scatters<'s> {
     shards: &'s Shards,
+    prefetch: bool,
     last: Option<Scattering<'s>>,
 }
 
 impl Scatters<'_> {
-    fn start(&mut self, unit: Unit, gradients: &[Option<Tensor>]) -> Result<(), TrainError> {
+    fn start(&mut self, unit: Unit, gradients: Vec<Option<Tensor>>) -> Result<(), TrainError> {
         // One at a time: what two send would be in memory together.
-        self.last.take().map_or(Ok(()), Scattering::wait)?;
+        self.finish()?;
         self.last = self.shards.scatter(unit, gradients)?;
-        Ok(())
+        if self.prefetch { Ok(()) } else { self.finish() }
     }
 
-    fn finish(self) -> Result<(), TrainError> {
-        self.last.map_or(Ok(()), Scattering::wait)
+    fn finish(&mut self) -> Result<(), TrainError> {
+        self.last.take().map_or(Ok(()), Scattering::wait)
     }
 }
 

@@ -137,7 +137,7 @@ proptest! {
         let one = alone(of_kind(Kind::Double, "0.3"), layout(100_000));
         let expected = one.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
         let whole = gradient(&one);
-        let layout = Layout { keep_layers, ..layout(budget) };
+        let layout = Layout { keep_layers, prefetch: budget % 2 == 0, ..layout(budget) };
         let found = ranks(size, |group| {
             let learner = together(group, Kind::Double, layout);
             let sums = learner.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
@@ -257,8 +257,9 @@ fn every_rank_reads_its_rows_of_the_files() {
 
 /// What a step sends, by the formula: each forward pass gathers every unit once, a layer that is computed again
 /// once more, a tied embedding for the logits too; each backward pass scatters every unit once. Each gather sends
-/// `(n - 1)` times a rank's own part. What is frozen is not scattered, and a layer that has nothing trained at or
-/// below it is not computed again. A parameter that is gathered in bfloat16 takes 2 bytes, its gradient 4 as ever.
+/// `(n - 1)` times a rank's own rows, each scatter the rows of all others. What is frozen is not scattered, and a layer
+/// that has nothing trained at or below it is not computed again. A parameter that is gathered in bfloat16 takes 2
+/// bytes, its gradient 4 as ever.
 #[test]
 fn a_step_sends_what_the_formula_says() {
     let segments: Vec<_> = (0..5).map(|n| segment(n, [4, 5, 0, 0])).collect();
@@ -280,32 +281,51 @@ fn a_step_sends_what_the_formula_says() {
             let weights = Weights::from(decoder("0.3")).in_numbers(compute);
             let mut learner = part(weights, group, &freeze(frozen), layout);
             learner.policy_step(&rows(&segments), &LOSS).expect("a step");
-            learner.shards.ranks().expect("ranks").traffic()
+            learner.traffic()
         });
         let (network, parameters) = decoder("0.3").into_parts();
         let is_frozen = |name: &str| frozen.iter().any(|pattern| name.contains(pattern));
-        let part = |unit: Unit, counts: &dyn Fn(&str) -> bool| -> u64 {
-            let of = |name: &String| {
-                let shape = parameters[name].size();
-                let row = shape[1..].iter().product::<i64>() as u64;
-                (shape[0] as u64).div_ceil(size as u64) * row
+        // Elements of a unit, and those of them that a rank holds.
+        let elements = |unit: Unit, rank: usize, counts: &dyn Fn(&str) -> bool| -> [u64; 2] {
+            let names = network.names(unit).into_iter().filter(|name| counts(name));
+            let of = |name: String| {
+                let shape = parameters[&name].size();
+                [shape.iter().product::<i64>() as u64, molt_torch::extent(&shape, rank, size).count() as u64]
             };
-            network.names(unit).iter().filter(|name| counts(name)).map(of).sum::<u64>()
+            names.map(of).fold([0, 0], |sum, one| [sum[0] + one[0], sum[1] + one[1]])
         };
         let gathered_bytes = if compute == bfloat16 { 2 } else { 4 };
         let (others, passes) = (size as u64 - 1, segments.len().div_ceil(size) as u64);
         let layers = network.config().num_hidden_layers;
         let lowest = if frozen.is_empty() { 0 } else { 1 };
-        let again: u64 =
-            (lowest..layers - keep_layers).map(|layer| part(Unit::Layer(layer), &|_| true)).sum();
-        let gathered = network.units().into_iter().chain([Unit::Embedding]);
-        let once: u64 = gathered.map(|unit| part(unit, &|_| true)).sum();
-        let scattered: u64 =
-            network.units().into_iter().map(|unit| part(unit, &|name| !is_frozen(name))).sum();
-        for traffic in traffic {
-            assert_eq!(traffic.all_gather, gathered_bytes * passes * others * (once + again));
-            assert_eq!(traffic.reduce_scatter, 4 * passes * others * scattered);
+        let again = (lowest..layers - keep_layers).map(Unit::Layer);
+        let gathered: Vec<Unit> = network.units().into_iter().chain([Unit::Embedding]).chain(again).collect();
+        for (rank, traffic) in traffic.into_iter().enumerate() {
+            let own: u64 = gathered.iter().map(|&unit| elements(unit, rank, &|_| true)[1]).sum();
+            assert_eq!(traffic.all_gather, gathered_bytes * passes * others * own);
+            let units = network.units().into_iter();
+            let of_others = units.map(|unit| {
+                let [whole, own] = elements(unit, rank, &|name| !is_frozen(name));
+                whole - own
+            });
+            assert_eq!(traffic.reduce_scatter, 4 * passes * of_others.sum::<u64>());
         }
+    }
+}
+
+/// Without `fsdp.prefetch` nothing of a unit is sent before somebody waits for it.
+#[test]
+fn a_unit_is_on_its_way_only_with_prefetch() {
+    for prefetch in [true, false] {
+        let fsdp = Fsdp { prefetch, ..Fsdp::default() };
+        let sent = ranks(2, |group| {
+            let learner = together(group, Kind::Float, Layout::new(64, &fsdp));
+            let layer = learner.ahead(Unit::Layer(0)).expect("both are there");
+            let before = learner.traffic().all_gather;
+            layer.wait().expect("all rows");
+            [before > 0, learner.traffic().all_gather > 0]
+        });
+        assert_eq!(sent, [[prefetch, true]; 2]);
     }
 }
 

@@ -124,10 +124,14 @@ pub(super) fn rows(segments: &[(Segment, Vec<f32>)]) -> Vec<PolicyRow<'_>> {
 
 /// All gradients one after another.
 pub(super) fn gradient(learner: &Learner) -> Vec<f64> {
-    let flat = |p: &Parameter| {
-        Vec::<f64>::try_from(p.gradient.flatten(0, -1).to_kind(Kind::Double)).expect("float64")
-    };
-    learner.shards.parameters(&learner.network).iter().flat_map(flat).collect()
+    let flat = |gradient: &Tensor| Vec::<f64>::try_from(gradient.to_kind(Kind::Double)).expect("float64");
+    learner.shards.gradients(&learner.network).iter().flat_map(flat).collect()
+}
+
+/// What is trained, each with its gradient.
+pub(super) fn trained(learner: &Learner) -> Vec<(Parameter, Tensor)> {
+    let gradients = learner.shards.gradients(&learner.network);
+    learner.shards.parameters(&learner.network).into_iter().zip(gradients).collect()
 }
 
 /// L2 norm of the difference, over the norm of `b`; 0 if both are 0, as when every token is clipped.
@@ -162,7 +166,7 @@ fn layout_difference(
     shuffled.rotate_left(rotate % segments.len());
     shuffled.reverse();
     let whole = with(kind, initializer_range, 100_000);
-    let layout = Layout { max_tokens_per_rank, keep_layers, logit_rows };
+    let layout = Layout { max_tokens_per_rank, keep_layers, logit_rows, ..layout(1) };
     let split = alone(of_kind(kind, initializer_range), layout);
     let expected = whole.policy_gradient(&rows(&segments), &LOSS).expect("a gradient");
     let sums = split.policy_gradient(&rows(&shuffled), &LOSS).expect("a gradient");

@@ -446,10 +446,6 @@ fn each_rule_refuses_what_it_is_for() {
         (&[("fsdp.tensor_parallel", "0")], "fsdp.tensor_parallel is 0, but at least 1"),
         (&[("fsdp.context_parallel", "0")], "fsdp.context_parallel is 0, but at least 1"),
         (&[("fsdp.expert_parallel", "0")], "fsdp.expert_parallel is 0, but at least 1"),
-        (
-            &[("optim.kind", "muon"), ("fsdp.tensor_parallel", "2")],
-            "optim.kind is muon, which does not know slices",
-        ),
         (&[("optim.freeze", "norm,")], "optim.freeze holds an empty pattern"),
         (&[("lora.rank", "0")], "lora.rank is 0, but at least 1"),
         (&[("lora.rank", "4"), ("lora.alpha", "0")], "lora.alpha is 0, but must be above 0"),
