@@ -33,16 +33,15 @@ impl Group {
         if shape.is_empty() || own.numel() as i64 != extent(shape, me, size).count() as i64 {
             return Err(self.no_rows(ALL_GATHER));
         }
-        let whole = match size {
-            1 => own.view(shape),
-            _ => Tensor::empty(shape, (own.kind(), own.device())),
+        let whole = if size == 1 {
+            own.view(shape)
+        } else {
+            let whole = Tensor::empty(shape, (own.kind(), own.device()));
+            within(&whole, me, size).copy_(&own);
+            whole
         };
-        let part = |rank| within(&whole, rank, size);
-        if size > 1 {
-            part(me).copy_(&own);
-        }
         let give = self.others().map(|rank| (rank, own.shallow_clone()));
-        let take = self.others().map(|rank| (rank, part(rank)));
+        let take = self.others().map(|rank| (rank, within(&whole, rank, size)));
         let work = self.messages(false, give, take);
         let collective = format!("{ALL_GATHER} of {shape:?} {:?}", own.kind());
         self.started(work, collective, Output::Whole(whole), Some(own))

@@ -250,6 +250,14 @@ impl Gathering<'_> {
             Self::Later(shards, unit) => shards.gather(unit)?.wait(),
         }
     }
+
+    /// For a unit that is not needed after all: what is on its way must be taken, and nothing else is sent.
+    pub(crate) fn discard(self) -> Result<(), TrainError> {
+        match self {
+            Self::Later(..) => Ok(()),
+            sent => sent.wait().map(drop),
+        }
+    }
 }
 
 impl Scattering<'_> {

@@ -87,8 +87,7 @@ impl Learner {
                     load.add(place as i64, &routed, &batch.real);
                 }
             })?;
-            // What has been sent must be taken.
-            if self.layout.prefetch { head.wait().map(drop) } else { Ok(()) }
+            head.discard()
         })?;
         for part in [&load.counts, &load.probabilities] {
             let own = Vec::<f64>::try_from(part.flatten(0, -1)).expect("a vector of float64");
