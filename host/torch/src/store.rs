@@ -124,8 +124,8 @@ mod tests {
         });
         server.set("seed", &[0, 255, 7]).expect("it is set");
         assert_eq!(other.join().expect("no panic"), [0, 255, 7]);
-        let again =
-            Store::connect("127.0.0.1", port, Duration::from_millis(100)).expect("a store").within("again/");
+        let again = Store::connect("127.0.0.1", port, wait).expect("a store").within("again/");
+        again.set_timeout(Duration::from_millis(100));
         again.get("seed").expect_err("it is another key");
         again.set("seed", &[1]).expect("it is set");
         assert_eq!(server.get("again/seed").expect("a value"), [1]);

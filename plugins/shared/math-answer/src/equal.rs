@@ -19,6 +19,8 @@ pub fn equal(answer: &str, expected: &str, choices: &Choices) -> bool {
     if answer.len() > LONGEST || expected.len() > LONGEST {
         return answer.trim() == expected.trim();
     }
+    // What has no value, such as a unit alone, is still the same as itself.
+    let is_same = answer.trim() == expected.trim() && answer.contains(char::is_alphanumeric);
     let (answer, expected) = (clean(answer), clean(expected));
     let ((answer, a_half), (expected, b_half)) = (without_half(&answer), without_half(&expected));
     if a_half.zip(b_half).is_some_and(|(a, b)| a != b) {
@@ -26,7 +28,7 @@ pub fn equal(answer: &str, expected: &str, choices: &Choices) -> bool {
     }
     let texts = [answer, expected].map(|text| plain(unit::without_unit(text)));
     if texts[0] == texts[1] {
-        return !texts[0].is_empty();
+        return is_same || !texts[0].is_empty();
     }
     if texts.iter().all(|text| is_time(text)) {
         return false;

@@ -269,6 +269,8 @@ fn what_would_take_for_ever_is_answered() {
         "\\tan 90^\\circ",
         "\\u{0}\\",
         "٣ + ४",
+        "\\0",
+        "cm",
         &radicals,
         &powers,
         &list,
