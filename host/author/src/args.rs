@@ -31,7 +31,7 @@ pub(crate) struct SearchPath {
 /// The commands, to be parsed by themselves or as `plugin` of another command.
 pub fn command() -> Command {
     let command = Command::new("plugin")
-        .about("Write, check, try and share plugins: agents, rewards and estimators")
+        .about("Write, check, try and share plugins: agents, rewards, estimators and losses")
         .after_help(
             "A first plugin, here called brevity:\n  \
              new brevity --kind reward   makes a project, in Rust unless --lang says otherwise\n  \

@@ -1,7 +1,7 @@
-//! A batch for an estimator, as people write it.
+//! A batch for an estimator, and an optimiser step for a loss, as people write them.
 
 use molt_core::settings::Parameters;
-use molt_sandbox::{EstimatorBatch, Parameter, parameter_values};
+use molt_sandbox::{EstimatorBatch, LossBatch, Parameter, parameter_values};
 use serde::Deserialize;
 
 /// Action tokens that one batch may have here: gigabytes of memory.
@@ -87,6 +87,45 @@ impl BatchInput {
     }
 }
 
+/// Of an optimiser step, one number per action token each, segment after segment.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StepInput {
+    logprobs: Vec<f32>,
+    sampled: Vec<f32>,
+    /// `logprobs` if unset, as in the first step of a batch.
+    old: Option<Vec<f32>>,
+    advantages: Vec<f32>,
+    /// Action tokens of each segment; all are of one if unset.
+    tokens: Option<Vec<u32>>,
+}
+
+impl StepInput {
+    /// The step as the sandbox takes it, which checks what does not fit together.
+    ///
+    /// # Errors
+    /// The tokens of the segments are not as many as there are.
+    pub(crate) fn into_batch(self) -> Result<LossBatch, String> {
+        let count = self.logprobs.len();
+        let mut segment_offsets = vec![0_u32];
+        let mut end = 0_u32;
+        for length in self.tokens.unwrap_or_else(|| vec![count as u32]) {
+            end = end.saturating_add(length);
+            segment_offsets.push(end);
+        }
+        if end as usize != count {
+            return Err(format!("tokens add up to {end}, and there are {count} logprobs"));
+        }
+        Ok(LossBatch {
+            old: self.old.unwrap_or_else(|| self.logprobs.clone()),
+            logprobs: self.logprobs,
+            sampled: self.sampled,
+            advantages: self.advantages,
+            segment_offsets,
+        })
+    }
+}
+
 /// The action tokens of each rollout in order, as indices into the per-token arrays.
 pub(crate) fn tokens_by_rollout(batch: &EstimatorBatch) -> Vec<Vec<usize>> {
     let mut rollouts = vec![Vec::new(); batch.rewards.len()];
@@ -136,6 +175,21 @@ mod tests {
         assert_eq!(values(r#"{"rewards": [], "parameters": {"gamma": 0.5}}"#), Ok(vec![0.5]));
         let error = values(r#"{"rewards": [], "parameters": {"gamma": 2}}"#).expect_err("too large");
         assert_eq!(error, "parameters: gamma is 2, but must be a number from 0 to 1");
+    }
+
+    #[test]
+    fn a_step_is_one_segment_of_the_first_step_unless_it_says_otherwise() {
+        let step = |more: &str| {
+            let text =
+                format!(r#"{{"logprobs": [-1, -2], "sampled": [-3, -4], "advantages": [1, 0]{more}}}"#);
+            serde_json::from_str::<StepInput>(&text).expect("well-formed").into_batch()
+        };
+        let plain = step("").expect("fits");
+        assert_eq!((&plain.old, &plain.segment_offsets), (&plain.logprobs, &vec![0, 2]));
+        let later = step(r#", "old": [-1.5, -2], "tokens": [0, 2]"#).expect("fits");
+        assert_eq!((later.old, later.segment_offsets), (vec![-1.5, -2.0], vec![0, 0, 2]));
+        let error = step(r#", "tokens": [1]"#).expect_err("one is of no segment");
+        assert_eq!(error, "tokens add up to 1, and there are 2 logprobs");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `molt plugin bench`: what a plugin costs.
 
 use crate::batch::BatchInput;
-use crate::cases::{self, EnvironmentCase, EstimatorCase, GroupCase, RewardCase, Row};
+use crate::cases::{self, EnvironmentCase, EstimatorCase, GroupCase, LossCase, RewardCase, Row};
 use crate::check;
 use crate::error::{AuthorError, OrAuthor};
 use crate::failure;
@@ -245,7 +245,14 @@ fn input(opened: &Opened, loaded: &Loaded, cases: Option<&Path>) -> Result<Input
                 .or_failed("bench cannot ask the estimator for its parameters", "look at its `describe`")?;
             Input::Batch(batch(file, &traits.parameters)?)
         }
-        (Loaded::Loss(_), _) => Input::Step(check::loss::usual()),
+        (Loaded::Loss(_), Some(file)) => match cases::read::<LossCase>(file)?.into_iter().next() {
+            Some(case) => {
+                let help = "look at the first case of the file";
+                Input::Step(case.step.into_batch().map_err(|problem| AuthorError::user(problem, help))?)
+            }
+            None => empty(),
+        },
+        (Loaded::Loss(_), None) => Input::Step(check::loss::usual()),
         (Loaded::Interpreter(_), _) => Input::Code("sum(range(1000))"),
     })
 }

@@ -1,6 +1,6 @@
 //! The cases of `molt plugin test`: inputs as people write them, and what must come back.
 
-use crate::batch::BatchInput;
+use crate::batch::{BatchInput, StepInput};
 use crate::error::{AuthorError, OrAuthor};
 use molt_core::chat::{Message, Role, Task};
 use molt_sandbox::{Action, Sample, ToolCall};
@@ -170,6 +170,29 @@ pub(crate) struct ExpectEstimate {
     /// One per action token.
     pub(crate) token_advantages: Option<Vec<f64>>,
     pub(crate) token_returns: Option<Vec<f64>>,
+    /// Text that the failure contains.
+    pub(crate) failure: Option<String>,
+}
+
+/// One optimiser step.
+#[derive(Debug, Deserialize)]
+pub(crate) struct LossCase {
+    pub(crate) name: String,
+    #[serde(flatten)]
+    pub(crate) step: StepInput,
+    #[serde(default = "rounded")]
+    pub(crate) tolerance: f64,
+    pub(crate) expect: ExpectLosses,
+    #[serde(flatten)]
+    _rest: NoMore,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ExpectLosses {
+    /// One per action token.
+    pub(crate) losses: Option<Vec<f64>>,
+    pub(crate) slopes: Option<Vec<f64>>,
     /// Text that the failure contains.
     pub(crate) failure: Option<String>,
 }
@@ -369,6 +392,23 @@ mod tests {
     }
 
     #[test]
+    fn a_step_is_written_in_whole_numbers_too() {
+        let text = r#"
+            [[case]]
+            name = "a"
+            logprobs = [-1, -0.5, -2]
+            sampled = [-1, -1, -1]
+            advantages = [1, 0, -0.5]
+            tokens = [1, 2]
+            expect = { losses = [1, 0, -1] }
+        "#;
+        let case = parse::<LossCase>(text).expect("well-formed").remove(0);
+        assert_eq!(case.expect.losses, Some(vec![1.0, 0.0, -1.0]));
+        let batch = case.step.into_batch().expect("fits");
+        assert_eq!((batch.segment_offsets, batch.advantages), (vec![0, 1, 3], vec![1.0, 0.0, -0.5]));
+    }
+
+    #[test]
     fn a_misspelt_expectation_is_an_error() {
         let text = "[[case]]\nname = \"a\"\ncompletion = \"c\"\nexpect = { rewrad = 1 }\n";
         let error = parse::<RewardCase>(text).expect_err("misspelt").to_string();
@@ -379,5 +419,8 @@ mod tests {
         let text = "[[case]]\nname = \"a\"\nrewards = [1]\ngroup = [0]\nexpect = {}\n";
         let error = parse::<EstimatorCase>(text).expect_err("misspelt").to_string();
         assert!(error.contains("group"), "{error}");
+        let text = "[[case]]\nname = \"a\"\nlogprobs = [-1]\nsampled = [-1]\nadvantages = [1]\nodl = [-1]\nexpect = {}\n";
+        let error = parse::<LossCase>(text).expect_err("misspelt").to_string();
+        assert!(error.contains("odl"), "{error}");
     }
 }

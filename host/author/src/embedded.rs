@@ -80,6 +80,19 @@ mod tests {
                 assert!(cases(kind, *lang) == Some(expected), "{kind} in {lang}");
             }
         }
+        assert!(cases(Kind::Loss, Lang::Rust).is_some());
+    }
+
+    #[test]
+    fn the_kinds_to_choose_from_are_those_with_a_template() {
+        for kind in Kind::value_variants() {
+            let shown = kind.to_possible_value().is_some_and(|value| !value.is_hide_set());
+            let langs = Lang::value_variants().iter().filter(|lang| template(*kind, **lang).is_some());
+            // `new --help` says of a loss that its template is in Rust.
+            let expected = if *kind == Kind::Loss { 1 } else { Lang::value_variants().len() };
+            assert_eq!(langs.count(), if shown { expected } else { 0 }, "{kind}");
+        }
+        assert!(template(Kind::Loss, Lang::Rust).is_some());
     }
 
     #[test]

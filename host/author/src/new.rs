@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Args {
     /// What the plugin is called
     name: String,
+    /// What it does; for a loss, the template is in Rust
     #[arg(long, value_enum)]
     kind: Kind,
     #[arg(long, value_enum, default_value_t = Lang::Rust)]
@@ -30,15 +31,11 @@ pub(crate) fn run(args: Args) -> Result<u8, AuthorError> {
     let dir = args.dir.unwrap_or_else(|| PathBuf::from(&args.name));
     make(&args.name, args.kind, args.lang, &dir)?;
     let place = dir.display();
-    // There are no cases for a loss, whose tests are beside its code.
-    let cases = match args.kind {
-        Kind::Loss => String::new(),
-        _ => format!("  {} test {place}     the cases in {place}/cases.toml\n", program()),
-    };
     print(&format!(
         "{place} is a new {kind} in {lang}. Next:\n\
          \x20 {program} build {place}    writes {place}/{name}.wasm\n\
-         \x20 {program} check {place}    whether it keeps the contract\n{cases}",
+         \x20 {program} check {place}    whether it keeps the contract\n\
+         \x20 {program} test {place}     the cases in {place}/cases.toml\n",
         program = program(),
         kind = args.kind,
         lang = args.lang,

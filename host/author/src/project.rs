@@ -6,7 +6,8 @@ use serde::Deserialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// What a project builds. Each is a world of the contract.
+/// What a project builds. Each is a world of the contract; those without a template are not shown to be chosen for a
+/// new project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
@@ -15,18 +16,22 @@ pub(crate) enum Kind {
     /// Scores the rollouts of one prompt together
     GroupReward,
     /// A reward that asks a model, which the run must grant
+    #[value(hide = true)]
     Judge,
     /// A reward that has code run by an interpreter, which the run must grant
+    #[value(hide = true)]
     CodeReward,
     /// Answers the model's turns
     Environment,
     /// An environment that has code run by an interpreter, which the run must grant
+    #[value(hide = true)]
     CodeEnvironment,
     /// Turns rewards into advantages
     Estimator,
     /// Gives the policy loss of tokens
     Loss,
     /// Runs code for environments
+    #[value(hide = true)]
     Interpreter,
 }
 

@@ -1,6 +1,6 @@
 //! `molt plugin run`: try a plugin by hand.
 
-use crate::batch::{BatchInput, tokens_by_rollout};
+use crate::batch::{BatchInput, StepInput, tokens_by_rollout};
 use crate::cases::{self, Row};
 use crate::error::{AuthorError, FAILED, OrAuthor};
 use crate::failure;
@@ -9,12 +9,12 @@ use crate::present::{print, role, table};
 use crate::test::describe;
 use clap::{ArgMatches, FromArgMatches};
 use molt_core::chat::{Message, Task};
-use molt_sandbox::{Action, Call, Environment, Estimator, Failure, Interpreter, Reward, ToolCall};
+use molt_sandbox::{Action, Call, Environment, Estimator, Failure, Interpreter, Loss, Reward, ToolCall};
 use serde::Deserialize;
 use std::io::{BufRead, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
-/// Try a plugin by hand: score a completion, play an episode, estimate a batch, or run code
+/// Try a plugin by hand: score a completion, play an episode, estimate a batch, compute losses, or run code
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -38,7 +38,8 @@ pub(crate) struct Args {
     /// {"text": "", "tool_calls": [{"name": "python", "arguments": {"code": "1"}}]} [default: standard input]
     #[arg(long, value_name = "FILE")]
     script: Option<PathBuf>,
-    /// A batch as JSON, such as {"rewards": [1, 0, 0.5], "groups": [0, 0, 0]} [default: standard input]
+    /// A batch as JSON, such as {"rewards": [1, 0, 0.5], "groups": [0, 0, 0]}, or for a loss
+    /// {"logprobs": [-1, -2], "sampled": [-1, -2.5], "advantages": [1, -1]} [default: standard input]
     #[arg(long, value_name = "FILE")]
     batch: Option<PathBuf>,
 }
@@ -59,10 +60,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, AuthorError> {
             Loaded::Reward(plugin) => reward(plugin, args, &task, call).await,
             Loaded::Environment(plugin) => environment(plugin, args, &task, call).await,
             Loaded::Estimator(plugin) => estimator(plugin, args).await,
-            Loaded::Loss(_) => {
-                let help = "`molt plugin check` tries it on made-up steps, and unit tests on your own";
-                Err(AuthorError::user("a loss has no task to be run on", help))
-            }
+            Loaded::Loss(plugin) => loss(plugin, args).await,
             Loaded::Interpreter(plugin) => interpreter(plugin, args, call).await,
         }
     })?;
@@ -177,12 +175,7 @@ async fn environment(plugin: &Environment, args: &Args, task: &Task, call: Call)
 
 async fn estimator(plugin: &Estimator, args: &Args) -> Outcome {
     let help = "write it like this: {\"rewards\": [1, 0, 0.5], \"groups\": [0, 0, 0], \"tokens\": [3, 2, 4]}";
-    let text = match &args.batch {
-        Some(file) => std::fs::read_to_string(file)
-            .or_user(format!("cannot read the batch in {}", file.display()), help)?,
-        None => all_of_stdin("A batch as JSON, and then Ctrl-D:")?,
-    };
-    let input: BatchInput = serde_json::from_str(&text).or_user("this is not a batch", help)?;
+    let input: BatchInput = serde_json::from_str(&batch(args, help)?).or_user("this is not a batch", help)?;
     let traits = match plugin.traits().await {
         Ok(traits) => traits,
         Err(problem) => return Ok(Err(problem)),
@@ -211,6 +204,31 @@ async fn estimator(plugin: &Estimator, args: &Args) -> Outcome {
             of(&estimate.advantages),
             of(&estimate.returns),
         ]);
+    }
+    print(&table(&rows))?;
+    Ok(Ok(()))
+}
+
+async fn loss(plugin: &Loss, args: &Args) -> Outcome {
+    let help =
+        "write it like this: {\"logprobs\": [-1, -2], \"sampled\": [-1, -2.5], \"advantages\": [1, -1]}";
+    let input: StepInput = serde_json::from_str(&batch(args, help)?).or_user("this is not a batch", help)?;
+    let batch = input.into_batch().map_err(|problem| AuthorError::user(problem, help))?;
+    let found = match plugin.compute(&batch).await {
+        Ok(found) => found,
+        Err(problem) => return Ok(Err(problem)),
+    };
+    let heads = ["TOKEN", "SEGMENT", "LOGPROB", "SAMPLED", "OLD", "ADVANTAGE", "LOSS", "SLOPE"];
+    let mut rows = vec![heads.map(String::from).to_vec()];
+    for (segment, ends) in batch.segment_offsets.windows(2).enumerate() {
+        let [from, to] = ends else { continue };
+        for token in *from as usize..*to as usize {
+            let of = |numbers: &[f32]| numbers.get(token).map_or_else(String::new, ToString::to_string);
+            let columns = [&batch.logprobs, &batch.sampled, &batch.old, &batch.advantages];
+            let columns = columns.into_iter().chain([&found.losses, &found.slopes]);
+            let places = [token.to_string(), segment.to_string()];
+            rows.push(places.into_iter().chain(columns.map(|numbers| of(numbers))).collect());
+        }
     }
     print(&table(&rows))?;
     Ok(Ok(()))
@@ -247,6 +265,15 @@ async fn interpreter(plugin: &Interpreter, args: &Args, call: Call) -> Outcome {
 
 fn show(messages: &[Message]) -> Result<(), AuthorError> {
     print(&messages.iter().map(|m| format!("{}: {}\n", role(m.role), m.content)).collect::<String>())
+}
+
+/// The text of the batch that was given.
+fn batch(args: &Args, help: &str) -> Result<String, AuthorError> {
+    match &args.batch {
+        Some(file) => std::fs::read_to_string(file)
+            .or_user(format!("cannot read the batch in {}", file.display()), help),
+        None => all_of_stdin("A batch as JSON, and then Ctrl-D:"),
+    }
 }
 
 /// Everything on standard input; a person is told what is wanted.

@@ -2,8 +2,8 @@
 
 use crate::batch::tokens_by_rollout;
 use crate::cases::{
-    self, EnvironmentCase, EstimatorCase, ExpectEstimate, ExpectOutput, ExpectTransition, ExpectVerdict,
-    GroupCase, InterpreterCase, RewardCase, Said,
+    self, EnvironmentCase, EstimatorCase, ExpectEstimate, ExpectLosses, ExpectOutput, ExpectTransition,
+    ExpectVerdict, GroupCase, InterpreterCase, LossCase, RewardCase, Said,
 };
 use crate::error::{AuthorError, FAILED};
 use crate::failure;
@@ -11,8 +11,8 @@ use crate::open::{Loaded, Target};
 use crate::present::{message, print, quoted};
 use molt_core::chat::Message;
 use molt_sandbox::{
-    Call, CodeOutput, Environment, Estimate, Estimator, EstimatorBatch, Failure, Info, Interpreter, Reward,
-    Transition, Verdict,
+    Call, CodeOutput, Environment, Estimate, Estimator, EstimatorBatch, Failure, Info, Interpreter, Loss,
+    Losses, Reward, Transition, Verdict,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -85,9 +85,11 @@ async fn try_all(plugin: &Loaded, file: &Path) -> Result<Vec<Tried>, AuthorError
                 tried.push((name, estimate(estimator, case).await));
             }
         }
-        Loaded::Loss(_) => {
-            let help = "write unit tests beside it; `molt plugin check` tries it on made-up steps";
-            return Err(AuthorError::user("there are no cases for a loss", help));
+        Loaded::Loss(loss) => {
+            for case in cases::read::<LossCase>(file)? {
+                let name = case.name.clone();
+                tried.push((name, step(loss, case).await));
+            }
         }
         Loaded::Interpreter(interpreter) => {
             for case in cases::read::<InterpreterCase>(file)? {
@@ -174,6 +176,19 @@ async fn estimate(estimator: &Estimator, case: EstimatorCase) -> Vec<String> {
         (Ok(_), Some(expected)) => vec![format!("expected a failure with {expected:?}, found none")],
         (Err(problem), Some(expected)) if problem.to_string().contains(expected) => Vec::new(),
         (Err(problem), _) => vec![failure::told(&problem, estimator.info())],
+    }
+}
+
+async fn step(loss: &Loss, case: LossCase) -> Vec<String> {
+    let batch = match case.step.into_batch() {
+        Ok(batch) => batch,
+        Err(problem) => return vec![problem],
+    };
+    match (loss.compute(&batch).await, &case.expect.failure) {
+        (Ok(found), None) => compare_losses(&case.expect, &found, case.tolerance),
+        (Ok(_), Some(expected)) => vec![format!("expected a failure with {expected:?}, found none")],
+        (Err(problem), Some(expected)) if problem.to_string().contains(expected) => Vec::new(),
+        (Err(problem), _) => vec![failure::told(&problem, loss.info())],
     }
 }
 
@@ -275,21 +290,27 @@ fn compare_estimate(
         };
         tokens.iter().enumerate().filter_map(differs).collect()
     };
-    let per_token = |what: &str, expected: &Option<Vec<f64>>, found: &[f32]| {
-        let Some(expected) = expected else { return Vec::new() };
-        if expected.len() != found.len() {
-            return vec![format!("{what}: {} expected, and {} action tokens", expected.len(), found.len())];
-        }
-        let pairs = expected.iter().zip(found).enumerate();
-        let differs =
-            pairs.filter(|(_, (expected, found))| !close(**expected, f64::from(**found), tolerance));
-        differs.map(|(at, (e, f))| format!("{what} of token {at}: expected {e}, found {f}")).collect()
-    };
     let mut differences = per_rollout("advantage", &expect.advantages, &found.advantages);
     differences.extend(per_rollout("return", &expect.returns, &found.returns));
-    differences.extend(per_token("advantage", &expect.token_advantages, &found.advantages));
-    differences.extend(per_token("return", &expect.token_returns, &found.returns));
+    differences.extend(per_token("advantage", &expect.token_advantages, &found.advantages, tolerance));
+    differences.extend(per_token("return", &expect.token_returns, &found.returns, tolerance));
     differences
+}
+
+fn compare_losses(expect: &ExpectLosses, found: &Losses, tolerance: f64) -> Vec<String> {
+    let mut differences = per_token("loss", &expect.losses, &found.losses, tolerance);
+    differences.extend(per_token("slope", &expect.slopes, &found.slopes, tolerance));
+    differences
+}
+
+fn per_token(what: &str, expected: &Option<Vec<f64>>, found: &[f32], tolerance: f64) -> Vec<String> {
+    let Some(expected) = expected else { return Vec::new() };
+    if expected.len() != found.len() {
+        return vec![format!("{what}: {} expected, and {} action tokens", expected.len(), found.len())];
+    }
+    let pairs = expected.iter().zip(found).enumerate();
+    let differs = pairs.filter(|(_, (expected, found))| !close(**expected, f64::from(**found), tolerance));
+    differs.map(|(at, (e, f))| format!("{what} of token {at}: expected {e}, found {f}")).collect()
 }
 
 fn compare_output(expect: &ExpectOutput, found: &CodeOutput) -> Vec<String> {
@@ -403,5 +424,17 @@ mod tests {
         let expect =
             ExpectEstimate { token_advantages: Some(vec![1.0, 0.0, 0.5]), ..ExpectEstimate::default() };
         assert!(compare_estimate(&expect, &batch, &found, 1e-6).is_empty());
+    }
+
+    #[test]
+    fn losses_and_slopes_are_compared_token_by_token() {
+        let found = Losses { losses: vec![0.5, -6.0], slopes: vec![-1.0, 2.0] };
+        let expect = ExpectLosses { losses: Some(vec![0.5, -6.000_001]), ..ExpectLosses::default() };
+        assert!(compare_losses(&expect, &found, 1e-6).is_empty());
+        let expect = ExpectLosses { slopes: Some(vec![-1.0, -2.0]), losses: Some(vec![0.5]), failure: None };
+        assert_eq!(
+            compare_losses(&expect, &found, 1e-6),
+            ["loss: 1 expected, and 2 action tokens", "slope of token 1: expected -2, found 2"]
+        );
     }
 }

@@ -37,19 +37,18 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A project of this kind that was built, checked and, unless it is a loss, which has no cases, tested.
+/// A project of this kind that was built, checked and tested.
 fn project(kind: &str, name: &str) -> TempDir {
     let dir = TempDir::new().unwrap();
     let told = succeeds(&["new", name, "--kind", kind], dir.path());
     assert!(told.contains(&format!("molt-plugin build {name}")), "{told}");
     let built = succeeds(&["build", name], dir.path());
     assert!(built.starts_with(&format!("{name}/{name}.wasm")), "{built}");
-    if kind != "loss" {
-        let tested = succeeds(&["test", name], dir.path());
-        assert!(tested.contains("as expected") && !tested.contains("FAILED"), "{tested}");
-    }
+    let tested = succeeds(&["test", name], dir.path());
+    assert!(tested.contains("as expected") && !tested.contains("FAILED"), "{tested}");
     let checked = succeeds(&["check", name], dir.path());
     assert!(checked.contains("contract") && !checked.contains("FAILED"), "{checked}");
+    assert!(!checked.contains("WARN"), "{checked}");
     let measured = succeeds(&["bench", name, "--rounds", "5"], dir.path());
     for expected in ["compiling ", "MiB per instance", "new instance", "INSTRUCTIONS"] {
         assert!(measured.contains(expected), "{measured}");
@@ -212,19 +211,26 @@ fn a_loss() {
     let dir = project("loss", "plain");
     let inspected = succeeds(&["inspect", "plain"], dir.path());
     assert!(inspected.contains("kind         loss\n"), "{inspected}");
-    for (verb, told) in
-        [("test", "there are no cases for a loss"), ("run", "a loss has no task to be run on")]
-    {
-        let refused = fails(&[verb, "plain"], dir.path());
-        assert!(refused.1.contains(told), "{}", refused.1);
-    }
+    let batch = r#"{"logprobs": [-0.5, -1, -2], "sampled": [-0.5, -1, -2], "advantages": [1, 1, -0.5], "tokens": [2, 1]}"#;
+    fs::write(dir.path().join("batch.json"), batch).unwrap();
+    let computed = succeeds(&["run", "plain", "--batch", "batch.json"], dir.path());
+    assert_eq!(
+        computed,
+        "TOKEN  SEGMENT  LOGPROB  SAMPLED  OLD   ADVANTAGE  LOSS  SLOPE\n\
+         0      0        -0.5     -0.5     -0.5  1          0.5   -1\n\
+         1      0        -1       -1       -1    1          1     -1\n\
+         2      1        -2       -2       -2    -0.5       -1    0.5\n"
+    );
     let source = dir.path().join("plain/src/lib.rs");
     let good = fs::read_to_string(&source).unwrap();
     let token = "(-advantage * logprob, -advantage)";
     assert!(good.contains(token), "{good}");
-    let checked = |bad: &str| {
+    let built = |bad: &str| {
         fs::write(&source, good.replace(token, bad)).unwrap();
         succeeds(&["build", "plain"], dir.path());
+    };
+    let checked = |bad: &str| {
+        built(bad);
         let (code, found) = fails(&["check", "plain"], dir.path());
         assert_eq!(code, 1, "{found}");
         found
@@ -236,6 +242,14 @@ fn a_loss() {
                    (-advantage * logprob + n as f32, -advantage) }";
     let found = checked(counted);
     assert!(found.contains("FAILED  permutation"), "{found}");
+    // A slope of the wrong sign might be meant, and is told: the cases say what it has to be.
+    built("(-advantage * logprob, advantage)");
+    let found = succeeds(&["check", "plain"], dir.path());
+    assert!(found.contains("WARN    slopes") && found.contains("as in CISPO"), "{found}");
+    assert!(found.contains("token 0 has slope -0.4; by differences it is 0."), "{found}");
+    let (code, found) = fails(&["test", "plain"], dir.path());
+    assert_eq!(code, 1);
+    assert!(found.contains("        slope of token 0: expected -1, found 1\n"), "{found}");
 }
 
 #[test]
@@ -245,6 +259,7 @@ fn names_kinds_and_places_that_cannot_be_are_told() {
         (&["new", "Brevity", "--kind", "reward"][..], "small letters"),
         (&["new", "../x", "--kind", "reward"], "small letters"),
         (&["new", "self", "--kind", "reward"], "reserves"),
+        (&["new", "a", "--kind", "rewards"], "environment, estimator, loss]"),
         (&["new", "a", "--kind", "interpreter"], "it has reward, group-reward, environment, estimator, loss"),
         (&["build"], "molt.toml"),
         (&["check", "nothing.wasm"], "cannot read plugin nothing.wasm"),

@@ -1,4 +1,7 @@
-//! Losses: numbers are finite and the same every time, and the order of segments does not matter.
+//! Losses: numbers are finite and the same every time, the order of segments does not matter, and slopes are those of
+//! the losses.
+
+mod slopes;
 
 use super::{Findings, answer};
 use crate::failure;
@@ -13,9 +16,11 @@ type Token = [f32; 4];
 pub(super) async fn check(loss: &Loss, findings: &mut Findings) {
     let batches = batches();
     let (mut failed, mut unsteady, mut moved) = (Vec::new(), Vec::new(), Vec::new());
+    let mut small = Vec::new();
     for (name, segments) in &batches {
-        let found = loss.compute(&flat(segments)).await;
-        if answer(&found) != answer(&loss.compute(&flat(segments)).await) {
+        let batch = flat(segments);
+        let found = loss.compute(&batch).await;
+        if answer(&found) != answer(&loss.compute(&batch).await) {
             unsteady.push(format!("{name}: two answers differ"));
         }
         let found = match found {
@@ -25,6 +30,9 @@ pub(super) async fn check(loss: &Loss, findings: &mut Findings) {
                 continue;
             }
         };
+        if slopes::is_of_use(&batch) {
+            small.push((*name, batch));
+        }
         let backwards: Vec<Vec<Token>> = segments.iter().rev().cloned().collect();
         match loss.compute(&flat(&backwards)).await {
             Ok(other) if is_same(segments, &found, &other) => {}
@@ -54,6 +62,7 @@ pub(super) async fn check(loss: &Loss, findings: &mut Findings) {
         moved,
         "let a loss depend on its segment, not on where that is in the batch",
     );
+    slopes::check(loss, &small, findings).await;
 }
 
 /// Whether `other`, of the segments backwards, says of each what `found` says of it.

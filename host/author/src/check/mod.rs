@@ -33,6 +33,8 @@ pub(crate) struct Args {
 struct Finding {
     check: String,
     ok: bool,
+    /// Worth a look, though it may be meant.
+    warning: bool,
     detail: String,
     /// What to do; empty if there is nothing to be done.
     help: String,
@@ -44,11 +46,20 @@ struct Findings(Vec<Finding>);
 
 impl Findings {
     fn ok(&mut self, check: &str, detail: impl Into<String>) {
-        self.0.push(Finding { check: check.into(), ok: true, detail: detail.into(), help: String::new() });
+        self.push(check, (true, false), detail.into(), "");
     }
 
     fn failed(&mut self, check: &str, detail: impl Into<String>, help: &str) {
-        self.0.push(Finding { check: check.into(), ok: false, detail: detail.into(), help: help.into() });
+        self.push(check, (false, false), detail.into(), help);
+    }
+
+    /// What breaks no contract, and is a mistake more often than not.
+    fn warned(&mut self, check: &str, detail: impl Into<String>, help: &str) {
+        self.push(check, (true, true), detail.into(), help);
+    }
+
+    fn push(&mut self, check: &str, (ok, warning): (bool, bool), detail: String, help: &str) {
+        self.0.push(Finding { check: check.into(), ok, warning, detail, help: help.into() });
     }
 
     /// One finding for many trials: the first problem, or how it is if there is none.
@@ -175,8 +186,12 @@ fn told(findings: &Findings) -> String {
     let indent = " ".repeat(width + 10);
     let mut text = String::new();
     for finding in &findings.0 {
-        let (word, detail) = (if finding.ok { "ok" } else { "FAILED" }, &finding.detail);
-        let detail = detail.replace('\n', &format!("\n{indent}"));
+        let word = match finding {
+            Finding { ok: false, .. } => "FAILED",
+            Finding { warning: true, .. } => "WARN",
+            _ => "ok",
+        };
+        let detail = finding.detail.replace('\n', &format!("\n{indent}"));
         text += &format!("{word:<6}  {:<width$}  {detail}\n", finding.check);
         if !finding.help.is_empty() {
             text += &format!("{indent}help: {}\n", finding.help.replace('\n', &format!("\n{indent}")));
