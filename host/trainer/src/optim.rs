@@ -108,6 +108,9 @@ impl Optimiser {
     /// Moves the parameters by their gradients, one for each in the order of [`Optimiser::new`], clipped to
     /// `max_grad_norm`. Every rank of `groups` calls it, with what it holds; the norm is that of the whole gradient.
     ///
+    /// A gradient that is 0 throughout, as of rewards that are all the same, is no update: moments of what was seen
+    /// before would move the parameters by themselves, and forget what size of gradient is usual.
+    ///
     /// # Errors
     /// [`TrainError::GradientNotFinite`] if the gradient holds a NaN or an infinity; nothing is changed then. If a
     /// rank is lost.
@@ -121,6 +124,9 @@ impl Optimiser {
             let grad_norm = self.grad_norm(gradients, groups)?;
             let step = self.step + 1;
             let learning_rate = learning_rate(&self.settings, step, self.total_steps);
+            if grad_norm == 0.0 {
+                return Ok(Update { grad_norm, learning_rate });
+            }
             let Optim { beta1, beta2, eps, weight_decay, max_grad_norm: bound, .. } = self.settings;
             let divisor = if bound > 0.0 && grad_norm > bound { grad_norm / bound } else { 1.0 };
             let lr = learning_rate;
@@ -259,6 +265,29 @@ mod tests {
         assert!(matches!(&error, TrainError::GradientNotFinite { step: 1, parameter } if parameter == "w"));
         assert_eq!(Vec::<f32>::try_from(value).expect("a vector"), [1.0, 2.0]);
         assert_eq!(optimiser.steps(), 0);
+    }
+
+    /// Of AdamW and of Muon, and with a decay: as if the step had not been.
+    #[test]
+    fn a_gradient_of_nothing_moves_nothing() {
+        for kind in [OptimKind::Adamw, OptimKind::Muon] {
+            let settings = Optim { kind, weight_decay: 0.5, ..Optim::default() };
+            let all =
+                vec![parameter("model.layers.0.q", &[1.0, -2.0], &[1, 2]), parameter("b", &[3.0], &[1])];
+            let values: Vec<_> = all.iter().map(|p| p.value.shallow_clone()).collect();
+            let mut optimiser = Optimiser::new(all, &settings, 10);
+            let gradients = |scale: f64| values.iter().map(|v| v.sin() * scale).collect::<Vec<_>>();
+            optimiser.update(&gradients(0.3), None).expect("a step");
+            let seen = |optimiser: &Optimiser| {
+                let state = optimiser.state().into_iter().map(|(_, tensor)| tensor.copy());
+                state.chain(values.iter().map(Tensor::copy)).collect::<Vec<_>>()
+            };
+            let before = seen(&optimiser);
+            assert_eq!(optimiser.update(&gradients(0.0), None).expect("no step").grad_norm, 0.0);
+            assert_eq!((seen(&optimiser), optimiser.steps()), (before, 1));
+            optimiser.update(&gradients(1e-3), None).expect("a step");
+            assert_eq!(optimiser.steps(), 2);
+        }
     }
 
     #[test]

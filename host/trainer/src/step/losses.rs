@@ -190,6 +190,28 @@ fn a_sequence_without_tokens_is_no_unit_of_a_correction() {
     }
 }
 
+/// What was learnt before does not move the weights again, which could keep every later batch outside as well.
+#[test]
+fn a_step_of_which_all_is_outside_the_band_is_no_step() {
+    let segments = [segment(1, [3, 4, 2, 3]), segment(2, [5, 1, 0, 0])];
+    let rows = known(&segments, true);
+    let mut learner = alone(decoder("0.3"), layout(100_000));
+    let step = |learner: &mut Learner, high| {
+        let correction =
+            Correction { level: CorrectionLevel::Token, mode: CorrectionMode::Mask, low: 0.0, high };
+        let loss = PolicyLoss { correction: Some(correction), importance: Importance::Old, ..LOSS };
+        let (sums, update) = learner.policy_step(&rows, &loss).expect("a step");
+        let weights = flat(&learner.parameters().expect("alone"));
+        (sums.outside == sums.units, update.grad_norm == 0.0, learner.version().0, weights)
+    };
+    let (outside, still, version, learnt) = step(&mut learner, 1e9);
+    assert!(!outside && !still && version == 1);
+    let (outside, still, version, after) = step(&mut learner, 0.0);
+    assert!(outside && still && version == 1 && after == learnt);
+    let (_, _, version, after) = step(&mut learner, 1e9);
+    assert!(version == 2 && after != learnt);
+}
+
 #[test]
 fn the_entropy_and_its_gradient_are_those_of_autograd() {
     let segments = [segment(1, [3, 4, 2, 3]), segment(2, [5, 1, 0, 0]), segment(3, [1, 7, 4, 6])];

@@ -6,7 +6,7 @@ use crate::scripted::far;
 use molt_core::chat::Task;
 use molt_core::ids::WeightVersion;
 use molt_core::sampling::Finish;
-use molt_core::settings::{Correction, CorrectionLevel, FilterBy, Importance, KlIn, TrainSettings};
+use molt_core::settings::{Algo, Correction, CorrectionLevel, FilterBy, Importance, KlIn, TrainSettings};
 use molt_core::trajectory::Sampled;
 use molt_generator::{Generation, Generator, GeneratorError, Request, WeightUpdate};
 use molt_model::Decoder;
@@ -88,6 +88,11 @@ fn sync(model: &Path) -> TrainSettings {
     settings
 }
 
+/// Every step moves the weights, also one from whose rewards nothing is learnt, so that versions can be counted.
+fn moving(settings: TrainSettings) -> TrainSettings {
+    TrainSettings { algo: Algo { entropy_coef: 0.01, ..settings.algo }, ..settings }
+}
+
 fn go(
     settings: TrainSettings,
     generator: &Arc<Ruled>,
@@ -106,7 +111,7 @@ fn a_batch_is_trained_several_times_over() {
     let model = model(dir.path());
     let mut all = Vec::new();
     for (epochs, steps) in [(1, 2), (2, 2), (2, 1)] {
-        let mut settings = sync(&model);
+        let mut settings = moving(sync(&model));
         settings.train.max_steps = Some(2);
         settings.train.epochs_per_batch = epochs;
         settings.train.steps_per_batch = steps;
@@ -134,7 +139,7 @@ fn a_batch_is_trained_several_times_over() {
 #[test]
 fn what_cannot_be_scored_is_told_with_the_reward_that_it_is_trained_with() {
     let dir = tempfile::tempdir().unwrap();
-    let mut settings = sync(&model(dir.path()));
+    let mut settings = moving(sync(&model(dir.path())));
     settings.reward.name = vec!["contract-0-1-reward".into()];
     settings.reward.weight = vec![-1.0];
     settings.rollout.max_new_tokens = 8;
@@ -243,7 +248,7 @@ fn the_best_model_is_the_one_that_was_evaluated() {
     let rule: Rule = |version, seed| (version == 2 || seed.is_multiple_of(3), true);
     let mut runs = Vec::new();
     for (name, steps) in [("four", 4), ("two", 2)] {
-        let mut settings = sync(&model);
+        let mut settings = moving(sync(&model));
         settings.train.max_steps = Some(steps);
         settings.train.eval_every = Some(1);
         settings.train.keep_best = Some("accuracy".into());
@@ -271,7 +276,7 @@ fn the_best_model_is_the_one_that_was_evaluated() {
 #[test]
 fn the_best_model_of_a_run_with_a_queue_is_the_one_that_was_evaluated() {
     let dir = tempfile::tempdir().unwrap();
-    let mut settings = far(&model(dir.path()));
+    let mut settings = moving(far(&model(dir.path())));
     settings.train.async_queue_size = 1;
     settings.train.max_steps = Some(5);
     settings.train.eval_every = Some(1);
@@ -409,6 +414,7 @@ fn every_metric_is_in_the_table_and_the_table_has_no_other() {
     let mut runs: BTreeMap<&str, TrainSettings> = BTreeMap::new();
     let mut settings = sync(&dense);
     settings.reward.name = vec!["exact-match".into(), "novelty".into()];
+    settings.algo.dual_clip = Some(3.0);
     settings.reward.clip_high = Some(1.0);
     settings.reward.overlong_cache = Some(1);
     settings.reward.overlong_penalty = Some(0.5);
