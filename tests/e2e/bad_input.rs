@@ -87,12 +87,34 @@ fn a_group_estimator_with_one_sample() {
 }
 
 #[test]
+fn rollouts_that_nothing_scores_and_labels_that_are_not_there() {
+    refused(&["--reward.name="], &["reward.name is required with agent.name single-turn"]);
+    refused(
+        &["--data.label_key", "gold"],
+        &["data.label_key is gold, and no row has that column", "the first row has the columns answer"],
+    );
+}
+
+/// What takes the probabilities of sampling for an age to correct, and what does not, is seen before a run.
+#[test]
+fn a_loss_that_corrects_where_the_settings_do_or_not_at_all() {
+    let twice = ["--algo.importance", "old", "--algo.correction.level", "token", "--algo.loss", "ppo-clip"];
+    refused(&twice, &["the loss ppo-clip turns on the probability", "would do it twice"]);
+    refused(&["--algo.loss", "GSPO"], &["algo.loss GSPO cannot be used", "did you mean gspo?"]);
+}
+
+#[test]
 fn what_the_estimator_makes_nothing_of() {
     refused(
         &["--algo.kl.coef", "0.1", "--algo.kl.in", "reward"],
         &["grpo does not look at it", "algo.kl.in loss"],
     );
     refused(&["--critic.warmup_steps", "2"], &["grpo needs no values", "gae"]);
+    let model = path(tiny_model());
+    refused(
+        &["--teacher.model", model, "--algo.estimator", "grpo"],
+        &["grpo does not look at that", "leave algo.estimator out"],
+    );
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Models beside the policy, each by its own process or processes: a reference, a critic, a teacher.
 
-use molt_tests::{agree, assert_ok, length_reward, molt, numbers, path, root, short_run, text, tiny_model};
+use molt_tests::{
+    agree, assert_ok, length_reward, metrics, molt, numbers, path, root, short_run, text, tiny_model,
+};
 use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -118,14 +120,20 @@ fn a_teacher_is_one_switch_and_no_reward() {
         let output = molt().args(args).args(more).args(["--nproc", nproc]).output().unwrap();
         assert_ok(&output);
         assert!(text(&output).contains(&format!("teacher   {}", teacher.display())), "{}", text(&output));
+        // What is learnt is shown, and no reward that there is not.
+        assert!(text(&output).contains(" kl ") && !text(&output).contains("reward 0"), "{}", text(&output));
+        let curves = fs::read_to_string(run.join("curves.svg")).unwrap();
+        assert!(curves.contains("Divergence from the teacher") && !curves.contains("Accuracy"), "{curves}");
         let settings = fs::read_to_string(run.join("settings.toml")).unwrap();
         assert!(settings.contains("estimator = \"on-policy-distill\""), "{settings}");
+        assert!(settings.contains("\n# algo.clip_low = 0.2\n"), "{settings}");
         run
     };
     let whole = run("1");
     let kl = numbers(&whole, &["train/kl_reference"]);
     assert!(kl.len() == 3 && kl.iter().all(|kl| *kl > 0.1), "{kl:?}");
-    assert_eq!(numbers(&whole, &["algo/kl_coef", "rollout/reward_mean"]), [1.0, 0.0].repeat(3));
+    assert_eq!(numbers(&whole, &["algo/kl_coef"]), [1.0; 3]);
+    assert!(metrics(&whole).iter().all(|line| line.get("rollout/reward_mean").is_none()));
     let names = ["train/loss", "train/grad_norm", "train/kl_reference"];
     agree(&numbers(&run("2"), &names), &numbers(&whole, &names), 1e-4);
 }

@@ -4,7 +4,7 @@ use crate::plugin;
 use crate::stop::Stop;
 use clap::builder::{RangedU64ValueParser, Str};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Arg, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use molt_core::settings::{
     ANY, EvalSettings, Key, Kind, Settings, SettingsError, SftSettings, TrainSettings, keys, load, nearest,
     why_absent,
@@ -129,6 +129,7 @@ fn with_settings<S: Settings>(name: &'static str, about: &'static str, args: &[O
         .long("config")
         .value_name("FILE")
         .value_parser(value_parser!(PathBuf))
+        .action(ArgAction::Append)
         .help("A TOML file with settings; flags win over it");
     let all = keys::<S>();
     // A flag given again wins: scripts append theirs to a base command.
@@ -184,9 +185,16 @@ fn settings<S: Settings>(command: &str, matches: &ArgMatches) -> Result<S, Refus
         .filter(|id| !["config", NPROC].contains(&id.as_str()))
         .filter_map(|id| Some((id.to_string(), matches.get_one::<String>(id.as_str())?.clone())))
         .collect();
-    let file = match matches.get_one::<PathBuf>("config") {
-        None => None,
-        Some(path) => Some((
+    let files: Vec<&PathBuf> = matches.get_many("config").into_iter().flatten().collect();
+    let file = match files[..] {
+        [] => None,
+        [_, _, ..] => {
+            let error =
+                format!("--config is given {} times, and a run has one file of settings", files.len());
+            let help = "put all into one file, or give what differs as flags, which win over it";
+            return Err(Refusal::Settings(Stop::user(error, help)));
+        }
+        [path] => Some((
             path.as_path(),
             std::fs::read_to_string(path).map_err(|error| {
                 let stop = Stop::user(

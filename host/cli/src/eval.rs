@@ -3,7 +3,7 @@
 use crate::stop::{OrStop, Stop};
 use crate::{interrupt, present, wiring};
 use molt_core::settings::{EvalData, EvalSettings};
-use molt_rollout::{EvalReport, Measure, Scores, evaluate, readable};
+use molt_rollout::{EvalReport, Measure, Scores, counts, evaluate, readable};
 use serde_json::{Value, json};
 
 pub(crate) fn run(settings: EvalSettings) -> Result<(), Stop> {
@@ -29,13 +29,13 @@ pub(crate) fn run(settings: EvalSettings) -> Result<(), Stop> {
     let mut run_dir = wiring::record(
         (&path, lock),
         "eval",
-        &settings,
+        (&settings, &[]),
         (&plugins.components(), Some(&plugins.lock()?)),
         None,
     )?;
     eprintln!("model     {}", model.describe());
-    let skipped = present::skipped(prompts.skipped);
-    eprintln!("prompts   {}{skipped}, {} rollouts of each", prompts.rows.len(), eval.samples);
+    let (skipped, unlabelled) = (present::skipped(prompts.skipped), wiring::unlabelled(&prompts, label_key));
+    eprintln!("prompts   {}{skipped}, {} rollouts of each{unlabelled}", prompts.rows.len(), eval.samples);
     plugins.describe().iter().for_each(|line| eprintln!("{line}"));
     eprintln!("run       {}", run_dir.path().display());
 
@@ -111,7 +111,7 @@ fn tell(report: &EvalReport) -> String {
     row("tokens per rollout".into(), &|s| s.mean_tokens.map_or("-".into(), |t| format!("{t:.1}")));
     row("could not be scored".into(), &|s| s.invalid.to_string());
     row("truncated".into(), &|s| s.truncated.to_string());
-    row("dropped".into(), &|s| wiring::counts(&s.dropped));
+    row("dropped".into(), &|s| counts(&s.dropped));
     if !report.sources.is_empty() {
         let names = report.sources.keys().map(String::as_str);
         rows.insert(0, ["", "all"].into_iter().chain(names).map(str::to_owned).collect());

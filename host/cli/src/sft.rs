@@ -49,7 +49,7 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
     let alike = ranks::alike(&settings, Some(&from.identity.data), [])?;
     let ranks = ranks::others(rank.as_ref(), &settings.fsdp, alike, (&weights, &[]))?;
     let parts = (&components, None);
-    let mut run_dir = wiring::record((&path, lock), "sft", &settings, parts, Some(&from))?;
+    let mut run_dir = wiring::record((&path, lock), "sft", (&settings, &[]), parts, Some(&from))?;
     eprintln!("model     {}", model.describe());
     let count = |of: fn(&Source) -> usize| sources.iter().map(of).sum::<usize>();
     let mut said = format!("{} conversations", count(|source| source.rows.len()));
@@ -78,8 +78,8 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
     let curves = wiring::draw(
         place,
         &[
-            ("Loss", &[("per token", "train/loss"), ("held-out", "eval/loss")]),
-            ("Gradient norm", &[("L2", "train/grad_norm")]),
+            wiring::panel("Loss", &[("per token", "train/loss"), ("held-out", "eval/loss")]),
+            wiring::panel("Gradient norm", &[("L2", "train/grad_norm")]),
         ],
     )?;
     eprintln!("curves    {}", curves.display());

@@ -6,27 +6,47 @@ use crate::{interrupt, present, wiring};
 use molt_core::settings::{Data, TrainSettings};
 use molt_generator::Engine;
 use molt_model::Weights;
-use molt_rollout::Prompts;
+use molt_observe::Panel;
+use molt_rollout::{Prompts, counts};
 use molt_trainer::End;
 use molt_trainer::advantage::check_estimator;
 use molt_trainer::checkpoint::Identity;
+use molt_trainer::given::check_loss;
 use molt_trainer::held_out::HeldOut;
-use molt_trainer::report::Summary;
+use molt_trainer::report::{Kept, Summary};
 use molt_trainer::rl::{Training, train};
 use molt_trainer::shape::min_group;
 use std::sync::Arc;
 
-type Panel = (&'static str, &'static [(&'static str, &'static str)]);
-
-const PANELS: [Panel; 4] = [
-    ("Reward", &[("mean of a step", "rollout/reward_mean")]),
-    ("Accuracy", &[("training", "rollout/solved_rate"), ("held-out", "eval/accuracy")]),
-    (
+/// The panels of the run's curves: what it learns by comes first.
+fn panels(settings: &TrainSettings, has_critic: bool) -> Vec<Panel> {
+    let mut panels = Vec::new();
+    if settings.is_scored() {
+        panels.push(wiring::panel("Reward", &[("mean of a step", "rollout/reward_mean")]));
+        let mut accuracy =
+            wiring::panel("Accuracy", &[("training", "rollout/solved_rate"), ("held-out", "eval/accuracy")]);
+        let most = settings.eval.k.iter().copied().max().filter(|&k| k > 1);
+        accuracy.series.extend(most.map(|k| (format!("held-out, pass@{k}"), format!("eval/pass@{k}"))));
+        panels.push(accuracy);
+    }
+    if settings.reference().is_some() {
+        let what = if settings.teacher.model.is_some() { "teacher" } else { "reference" };
+        panels.push(wiring::panel(
+            &format!("Divergence from the {what}"),
+            &[("per token", "train/kl_reference")],
+        ));
+    }
+    if has_critic {
+        let variance = ("explained variance", "critic/explained_variance");
+        panels.push(wiring::panel("Critic", &[variance, ("loss", "critic/loss")]));
+    }
+    panels.push(wiring::panel(
         "|log p(train) - log p(rollout)| of on-policy tokens",
         &[("max", "train/logprob_gap_max"), ("mean", "train/logprob_gap_mean")],
-    ),
-    ("Turn length", &[("tokens", "rollout/length_mean")]),
-];
+    ));
+    panels.push(wiring::panel("Turn length", &[("tokens", "rollout/length_mean")]));
+    panels
+}
 
 pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
     let runtime = wiring::runtime()?;
@@ -61,7 +81,13 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
         "the estimator does not go with these settings",
         format!("`molt plugin inspect {}` shows what it needs and takes", settings.algo.estimator),
     )?;
-    min_group(&settings.rollout, &settings.algo.estimator, traits.needs_group).or_user(
+    if let Some(loss) = &loss {
+        runtime.block_on(check_loss(&settings, loss)).or_user(
+            "the loss does not go with these settings",
+            format!("`molt plugin check {}` tries what a loss must be able to do", settings.algo.loss),
+        )?;
+    }
+    let min_group = min_group(&settings.rollout, &settings.algo.estimator, traits.needs_group).or_user(
         "the estimator does not go with these settings",
         "leave rollout.min_group out, or raise it",
     )?;
@@ -97,7 +123,13 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
     let alike = ranks::alike(&settings, Some(&from.identity.data), plugins.digests())?;
     let ranks = ranks::others(rank.as_ref(), &settings.fsdp, alike, (&weights, &others))?;
     let parts = (&components, Some(&*plugins.lock()?));
-    let mut run_dir = wiring::record((&path, lock), "train", &settings, parts, Some(&from))?;
+    let mut run_dir = wiring::record(
+        (&path, lock),
+        "train",
+        (&settings, &settings.implied(min_group)),
+        parts,
+        Some(&from),
+    )?;
     eprintln!("model     {}", model.describe());
     if let Some(path) = settings.reference() {
         let what = if settings.teacher.model.is_some() { "teacher  " } else { "reference" };
@@ -112,6 +144,7 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
         data += &format!(", {} held out", held_out.rows.len());
     }
     let skipped = prompts.skipped + held_out.as_ref().map_or(0, |prompts| prompts.skipped);
+    data += &wiring::unlabelled(&prompts, &settings.data.label_key);
     eprintln!("prompts   {data}{}", present::skipped(skipped));
     plugins.describe().iter().for_each(|line| eprintln!("{line}"));
     if rewards.is_empty() {
@@ -122,6 +155,7 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
     }
     eprintln!("run       {}", run_dir.path().display());
 
+    let panels = panels(&settings, critic.is_some());
     let stop = interrupt::on_ctrl_c(runtime.handle());
     let engine = wiring::engine(copy, &model, &settings.generator);
     plugins.provide_policy(&engine, &model.chat, &turn);
@@ -145,7 +179,7 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
     };
     let result = train(training, &mut run_dir, runtime.handle(), &stop);
     let place = run_dir.path().to_owned();
-    let curves = wiring::draw(&place, &PANELS);
+    let curves = wiring::draw(&place, &panels);
     let (summary, end) =
         result.or_failed("the run failed", format!("what the run reached is in {}", place.display()))?;
     eprint!("{}", tell(&summary));
@@ -168,9 +202,16 @@ fn tell(summary: &Summary) -> String {
         let before = before.map_or_else(String::new, |share| format!("{:.1}% -> ", 100.0 * share));
         text += &format!("held-out  {before}{:.1}% solved\n", 100.0 * after);
     }
-    let gap = summary.logprob_gap_max;
-    text += &format!(
-        "gap       {gap:.1e} at most between rollout and training log-probabilities of on-policy tokens\n"
-    );
-    text + &format!("dropped   {}\n", wiring::counts(&summary.dropped))
+    if let Some(Kept { metric, value, step }) = &summary.best {
+        text += &format!("best      {metric} {value:.3} at step {step}, in best/\n");
+    }
+    text += &match summary.logprob_gap_max {
+        Some(gap) => format!(
+            "gap       {gap:.1e} at most between rollout and training log-probabilities of on-policy tokens\n"
+        ),
+        None => {
+            "gap       not known: no token was trained by the weights that it was sampled with\n".to_owned()
+        }
+    };
+    text + &format!("dropped   {}\n", counts(&summary.dropped))
 }

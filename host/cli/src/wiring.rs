@@ -10,13 +10,14 @@ pub(crate) use plugins::{Plugins, digests};
 use crate::stop::{OrStop, Stop};
 use molt_core::ids::WeightVersion;
 use molt_core::sampling::Sampling;
-use molt_core::settings::{self, BadRow, Parameters};
+use molt_core::settings::{self, BadRow, EvalData, Parameters};
 use molt_generator::Engine;
 use molt_model::{Chat, Config, Decoder, Weights};
+use molt_observe::Panel;
 use molt_rollout::{Driver, Prompts, TurnSettings, WeightedReward};
 use molt_sandbox::Environment;
 use molt_trainer::freeze::trained;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::runtime::{Builder, Runtime};
@@ -133,11 +134,31 @@ pub(crate) fn prompts(
     on_bad_row: BadRow,
     columns: &Parameters,
 ) -> Result<Prompts, Stop> {
-    Prompts::load(path, prompt_key, label_key, on_bad_row, columns).or_user(
-        format!("{key} {} cannot be used", path.display()),
+    let unusable = || format!("{key} {} cannot be used", path.display());
+    let prompts = Prompts::load(path, prompt_key, label_key, on_bad_row, columns).or_user(
+        unusable(),
         "each line is an object such as {\"prompt\": \"2+3?\", \"answer\": \"5\"}; data.prompt_key and \
          data.label_key name the columns",
-    )
+    )?;
+    // The usual column may be missing: not every reward and agent wants a label.
+    if label_key != EvalData::default().label_key && prompts.rows.iter().all(|row| row.label.is_none()) {
+        let error = format!("{}: data.label_key is {label_key}, and no row has that column", unusable());
+        let has: Vec<&str> = prompts.rows[0].fields.iter().map(|(name, _)| name.as_str()).collect();
+        let help = match has[..] {
+            [] => "leave data.label_key out if there are no expected answers".to_owned(),
+            _ => format!("beside the prompt, the first row has the columns {}", has.join(", ")),
+        };
+        return Err(Stop::user(error, help));
+    }
+    Ok(prompts)
+}
+
+/// What is worth knowing of prompts of which none has a label.
+pub(crate) fn unlabelled(prompts: &Prompts, label_key: &str) -> String {
+    match prompts.rows.iter().any(|row| row.label.is_some()) {
+        true => String::new(),
+        false => format!(", none with an expected answer (data.label_key {label_key})"),
+    }
 }
 
 /// Sources that metrics are kept apart for at most.
@@ -230,26 +251,16 @@ pub(crate) fn driver(
     }
 }
 
-/// The panels of `curves.svg` and what is drawn in them, from metrics that the run may have.
-pub(crate) fn draw(run_dir: &Path, panels: &[(&str, &[(&str, &str)])]) -> Result<PathBuf, Stop> {
-    let text = |text: &&str| (*text).to_owned();
-    let panels: Vec<molt_observe::Panel> = panels
-        .iter()
-        .map(|(title, series)| molt_observe::Panel {
-            title: text(title),
-            series: series.iter().map(|(label, metric)| (text(label), text(metric))).collect(),
-        })
-        .collect();
-    let svg = run_dir.join("curves.svg");
-    molt_observe::draw_curves(&run_dir.join("metrics.jsonl"), &svg, &panels)
-        .or_failed("the curves cannot be drawn", "everything else of the run is in its directory")?;
-    Ok(svg)
+/// A diagram of some metrics, each with its label.
+pub(crate) fn panel(title: &str, series: &[(&str, &str)]) -> Panel {
+    let series = series.iter().map(|(label, metric)| ((*label).to_owned(), (*metric).to_owned()));
+    Panel { title: title.to_owned(), series: series.collect() }
 }
 
-/// Counts by name, for a line of a summary.
-pub(crate) fn counts<N: std::fmt::Display>(counts: &BTreeMap<String, N>) -> String {
-    if counts.is_empty() {
-        return "none".into();
-    }
-    counts.iter().map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ")
+/// Draws the panels of `curves.svg` from metrics that the run may have.
+pub(crate) fn draw(run_dir: &Path, panels: &[Panel]) -> Result<PathBuf, Stop> {
+    let svg = run_dir.join("curves.svg");
+    molt_observe::draw_curves(&run_dir.join("metrics.jsonl"), &svg, panels)
+        .or_failed("the curves cannot be drawn", "everything else of the run is in its directory")?;
+    Ok(svg)
 }

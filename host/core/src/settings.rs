@@ -9,6 +9,7 @@ mod command;
 mod compute;
 mod curriculum;
 mod filter;
+mod implied;
 mod keys;
 mod kl;
 mod lora;

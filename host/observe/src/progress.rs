@@ -68,7 +68,12 @@ impl Progress {
     pub fn note(&self, line: &str) {
         match &self.shown {
             Shown::Live(bar) => bar.suspend(|| print(&mut io::stderr(), line)),
-            Shown::Plain(plain) => print(&mut lock(plain).out, line),
+            // The step that it follows comes first.
+            Shown::Plain(plain) => {
+                let mut plain = lock(plain);
+                plain.flush();
+                print(&mut plain.out, line);
+            }
         }
     }
 
@@ -168,7 +173,11 @@ mod tests {
 
     #[test]
     fn the_first_and_the_last_line_are_always_printed() {
-        assert_eq!(printed(Duration::MAX), "step 1/3 reward 0.1\nsaved\nstep 3/3 reward 0.3\n");
+        // And the one that a note follows.
+        assert_eq!(
+            printed(Duration::MAX),
+            "step 1/3 reward 0.1\nstep 2/3 reward 0.2\nsaved\nstep 3/3 reward 0.3\n"
+        );
     }
 
     #[test]

@@ -249,6 +249,9 @@ pub(crate) struct Book {
     pub(crate) dropped: Vec<Dropped>,
     /// Groups since the last batch.
     pub(crate) census: Census,
+    /// Groups in a row that were unusable, and how many there may be: a pass over the data, and no fewer than rollouts are
+    /// looked at before failures end the run.
+    barren: (usize, usize),
 }
 
 impl Book {
@@ -260,6 +263,7 @@ impl Book {
             guard: ErrorGuard::new(plan.errors, planned),
             dropped: Vec::new(),
             census: Census::default(),
+            barren: (0, plan.prompts.rows.len().max(plan.errors.window)),
         }
     }
 
@@ -273,8 +277,9 @@ impl Book {
         if finished < self.min_finished {
             let detail = format!("{finished} finished rollouts, and {} are needed", self.min_finished);
             self.give_up(&group, &DropReason::GroupUnusable, &detail);
-            return Ok(None);
+            return self.barren();
         }
+        self.barren.0 = 0;
         self.census.enter(&group);
         if let Some(filter) = self.filter
             && let Some(detail) = filter.refuses(&group)
@@ -285,6 +290,21 @@ impl Book {
             return Ok(None);
         }
         Ok(Some(group))
+    }
+
+    /// One more group that was unusable. More of them in a row than there are prompts end the run: one whose prompts are all
+    /// too long would go on to its last pass.
+    fn barren(&mut self) -> Result<Option<Group>, RolloutError> {
+        self.barren.0 += 1;
+        let (groups, most) = self.barren;
+        if groups <= most {
+            return Ok(None);
+        }
+        let mut dropped = BTreeMap::new();
+        for drop in &self.dropped {
+            *dropped.entry(drop.reason.label().to_owned()).or_default() += 1;
+        }
+        Err(RolloutError::Barren { groups, dropped })
     }
 
     /// Drops what is left of a group.
@@ -362,6 +382,7 @@ mod tests {
                 guard: ErrorGuard::new(limit, 60),
                 dropped: Vec::new(),
                 census: Census::default(),
+                barren: (0, usize::MAX),
             };
             // In two batches, whichever groups are in each.
             let mut batches = Vec::new();

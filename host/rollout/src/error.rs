@@ -3,6 +3,7 @@
 use molt_core::outcome::Outcome;
 use molt_core::window::{ErrorLimit, ErrorWindow};
 use molt_generator::GeneratorError;
+use std::collections::BTreeMap;
 
 /// A reason to stop. Anything that concerns one rollout alone is an outcome, not an error.
 #[derive(Debug, thiserror::Error)]
@@ -29,12 +30,26 @@ pub enum RolloutError {
          solves too few of these prompts or too many; widen rollout.filter.low and high, or train other prompts"
     )]
     Filtered { filtered: usize, max: usize },
+    #[error(
+        "none of the last {groups} prompts, one after the other, gave rollouts to train on; dropped since the last batch: {}; \
+         run.log says why",
+        counts(dropped)
+    )]
+    Barren { groups: usize, dropped: BTreeMap<String, u64> },
     #[error("a rollout came to an unexpected end, which is a defect of Molt: {0}")]
     Task(#[from] tokio::task::JoinError),
     #[error("the rollouts have ended before")]
     Ended,
     #[error("pass@{k} needs k from 1 to the {samples} samples of a prompt")]
     PassAtK { k: u32, samples: u32 },
+}
+
+/// Counts by name, for a sentence.
+pub fn counts<N: std::fmt::Display>(counts: &BTreeMap<String, N>) -> String {
+    if counts.is_empty() {
+        return "none".into();
+    }
+    counts.iter().map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ")
 }
 
 /// Watches outcomes, and ends a run in which too many rollouts fail.

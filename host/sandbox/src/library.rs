@@ -6,7 +6,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use crate::error::LoadError;
-use crate::info::{self, Info, inspect, plugin_name};
+use crate::info::{self, Info, Kind, inspect, plugin_name};
 use crate::reference::{Reference, Wanted, is_wasm};
 
 /// The directories that hold plugins, in the order in which they are searched.
@@ -143,6 +143,20 @@ impl Library {
         files
     }
 
+    /// What was not found, without a hint at plugins of another kind than is wanted.
+    pub(crate) fn of_kind(&self, error: LoadError, wanted: Kind) -> LoadError {
+        let is_wanted = |name: &String| {
+            self.find(name).and_then(|file| inspect(&file)).is_ok_and(|info| info.kind == wanted)
+        };
+        match error {
+            LoadError::NotFound { name, mut near, looked_in } => {
+                near.retain(is_wanted);
+                LoadError::NotFound { name, near, looked_in }
+            }
+            other => other,
+        }
+    }
+
     /// Names that are like `name`, the likest first.
     fn near(&self, name: &str) -> Vec<String> {
         let mut names: Vec<(f64, String)> = self
@@ -204,6 +218,12 @@ mod tests {
         write(&first, "a.wasm", "0.0.1");
         assert_eq!(found("a"), "a.wasm", "the one without a version in its name comes first");
         assert!(matches!(library.find("a@0.2"), Err(LoadError::NotFound { .. })));
+        let near = |wanted| match library.of_kind(library.find("a@0.2").unwrap_err(), wanted) {
+            LoadError::NotFound { near, .. } => near,
+            other => panic!("{other}"),
+        };
+        assert_eq!(near(Kind::Reward), ["a"]);
+        assert!(near(Kind::Estimator).is_empty(), "a reward is no estimator");
         assert_eq!(library.list().len(), 1);
     }
 

@@ -186,7 +186,7 @@ impl Sandbox {
         wanted: Kind,
         slots: &Arc<Semaphore>,
     ) -> Result<(Plugin, InstancePre<Data>), LoadError> {
-        let (info, bytes) = library.read(name)?;
+        let (info, bytes) = library.read(name).map_err(|error| library.of_kind(error, wanted))?;
         let contract = check(&info, wanted)?;
         let granted = Granted::new(self, library, &info.name, &access)?;
         check_imports(&info, &granted)?;

@@ -20,6 +20,9 @@ pub fn check_estimator(settings: &TrainSettings, traits: &Traits) -> Result<Vec<
     if traits.needs_group && samples < 2 {
         return Err(TrainError::NeedsGroup { estimator: estimator(), samples });
     }
+    if settings.teacher.model.is_some() && !traits.uses_kl {
+        return Err(TrainError::TeacherUnused { estimator: estimator() });
+    }
     if algo.kl.in_reward() && !traits.uses_kl {
         return Err(TrainError::KlUnused { estimator: estimator() });
     }

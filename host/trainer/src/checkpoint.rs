@@ -164,6 +164,18 @@ pub struct Found {
     pub skipped: Vec<(PathBuf, String)>,
 }
 
+/// Settings that say which weights a run has that it does not train.
+const OF_MODELS: [&str; 8] = [
+    "model.path",
+    "reference.model",
+    "teacher.model",
+    "algo.kl.coef",
+    "critic.model",
+    "critic.optim.freeze",
+    "optim.freeze",
+    "lora.",
+];
+
 impl Checkpoint {
     /// The last good checkpoint of a run directory, or the one that `path` is.
     ///
@@ -256,13 +268,23 @@ impl Checkpoint {
                 "the data has changed since, so it is not known what was trained".to_owned(),
             ));
         }
-        if before.frozen != now.frozen {
-            let reason =
-                "the weights that are not trained are others: go on with the models that it began with";
-            return Err(refused(reason.to_owned()));
-        }
         let changes = settings::changes(settings, &before.settings)
             .map_err(|error| refused(format!("its settings are damaged: {error}")))?;
+        if before.frozen != now.frozen {
+            let of_models =
+                |change: &&settings::Change| OF_MODELS.iter().any(|key| change.key.starts_with(key));
+            let changed: Vec<String> = changes
+                .iter()
+                .filter(of_models)
+                .map(|change| format!("{} was {} and is {}", change.key, change.before, change.now))
+                .collect();
+            let why =
+                if changed.is_empty() { "their files have changed".to_owned() } else { changed.join(", ") };
+            return Err(refused(format!(
+                "the weights that are not trained, such as those of a reference or teacher, are others than it began with: \
+                 {why}"
+            )));
+        }
         if let Some(fixed) = changes.iter().find(|change| change.is_fixed) {
             let settings::Change { key, before, now, .. } = fixed;
             return Err(refused(format!(

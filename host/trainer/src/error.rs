@@ -27,8 +27,10 @@ pub enum TrainError {
          train.async_queue_size or optim.lr"
     )]
     Masked { step: u64, batches: u64, low: f64, high: f64 },
-    #[error("the data ended before a single group of rollouts could be trained on; see the dropped rollouts")]
-    NothingTrained,
+    #[error(
+        "the data ended before a single group of rollouts could be trained on; dropped: {dropped}; run.log says why"
+    )]
+    NothingTrained { dropped: String },
     #[error("the estimator {estimator} needs the values of a critic, and this run has none")]
     NeedsCritic { estimator: String },
     #[error(
@@ -36,6 +38,22 @@ pub enum TrainError {
          at it, so it would change nothing: set algo.kl.in loss, or take an estimator that uses it, such as reinforce"
     )]
     KlUnused { estimator: String },
+    #[error(
+        "teacher.model teaches by the divergence from it, and the estimator {estimator} does not look at that, so nothing \
+         would be learnt from it: leave algo.estimator out, for on-policy-distill, or take one that uses it, such as \
+         reinforce"
+    )]
+    TeacherUnused { estimator: String },
+    #[error(
+        "the loss {loss} turns on the probability that a token was sampled with: it corrects for older weights itself, and \
+         algo.importance old, with algo.correction, would do it twice: leave both out"
+    )]
+    CorrectsTwice { loss: String },
+    #[error(
+        "the loss {loss} does not look at the probability that a token was sampled with, and tokens of older weights are \
+         trained: correct for them with algo.importance old and algo.correction.level, or take train.sync without replay"
+    )]
+    CorrectsNothing { loss: String },
     #[error(
         "settings of a critic are given, and the estimator {estimator} needs no values, so none is trained: leave them \
          out, or take an estimator that needs them, such as gae"
@@ -74,6 +92,8 @@ pub enum TrainError {
     Mesh(String),
     #[error("no advantages for step {step}")]
     Estimator { step: u64, source: Box<Failure> },
+    #[error("no loss for a made-up step, with which it is tried before the run")]
+    LossProbe { source: Box<Failure> },
     #[error("no loss for step {step}")]
     Loss { step: u64, source: Box<Failure> },
     #[error(

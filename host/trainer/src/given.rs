@@ -7,9 +7,51 @@
 use crate::error::TrainError;
 use crate::loss::Given;
 use crate::step::{Learner, PolicyRow};
+use molt_core::settings::{Importance, TrainSettings};
 use molt_core::trajectory::Segment;
 use molt_sandbox::{Failure, Loss, LossBatch, Losses};
 use tokio::runtime::Handle;
+
+/// Refuses a loss plugin that would correct for the age of tokens where the settings have that done, and one that would not
+/// where nothing else does. What it does is asked of the plugin itself: whether its answer to the same step changes with
+/// the probabilities that the tokens were sampled with.
+///
+/// # Errors
+/// What does not go together, or how the plugin failed.
+pub async fn check_loss(settings: &TrainSettings, plugin: &Loss) -> Result<(), TrainError> {
+    let failed = |failure: Failure| TrainError::LossProbe { source: Box::new(failure) };
+    let mut answers = Vec::new();
+    for shift in [0.0, 0.3, -0.3, 3.0, -3.0] {
+        answers.push(plugin.compute(&probe(shift)).await.map_err(failed)?);
+    }
+    let corrects = answers.iter().any(|answer| *answer != answers[0]);
+    let loss = || settings.algo.loss.clone();
+    match settings.algo.importance {
+        Importance::Old if corrects => Err(TrainError::CorrectsTwice { loss: loss() }),
+        Importance::Sampled if !corrects && settings.trains_older_tokens() => {
+            Err(TrainError::CorrectsNothing { loss: loss() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A made-up step, of which every token was sampled with `shift` more, or less, than its log-probability.
+fn probe(shift: f32) -> LossBatch {
+    let logprobs: Vec<f32> = (0..12).map(|nth| -0.1 - 0.2 * nth as f32).collect();
+    let sign = |nth: usize| if nth.is_multiple_of(2) { 1.0 } else { -1.0 };
+    LossBatch {
+        // No probability is above 1.
+        sampled: logprobs
+            .iter()
+            .enumerate()
+            .map(|(nth, logprob)| (logprob - shift * sign(nth / 2)).min(-0.01))
+            .collect(),
+        old: logprobs.iter().map(|logprob| logprob - 0.05).collect(),
+        advantages: (0..12).map(|nth| sign(nth) * (1.0 + nth as f32 / 4.0)).collect(),
+        segment_offsets: vec![0, 1, 5, 12],
+        logprobs,
+    }
+}
 
 /// The rows of `step` with what `plugin` makes of their tokens under the weights as they are.
 pub(crate) fn given<'a>(

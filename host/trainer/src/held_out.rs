@@ -3,7 +3,7 @@
 use crate::checkpoint::{digest_of, hexadecimal};
 use crate::disk::{remove, replace, write};
 use crate::error::TrainError;
-use crate::report::{Metrics, metric_name};
+use crate::report::{Kept, Metrics, metric_name};
 use crate::save::save_model;
 use crate::step::Learner;
 use molt_core::settings::{self, TrainSettings};
@@ -60,6 +60,22 @@ pub(crate) fn metrics(report: &EvalReport) -> Metrics {
     metrics
 }
 
+/// What is said of an evaluation, for people.
+pub(crate) fn evaluated(step: u64, metrics: &Metrics, is_best: bool) -> String {
+    let share = |value: &f64| format!("{:.1}%", 100.0 * value);
+    let accuracy = metrics.get("eval/accuracy").map_or_else(|| "not known".to_owned(), share);
+    let mut text = format!("held-out accuracy at step {step}: {accuracy}");
+    for (name, value) in metrics.iter().filter(|(name, _)| name.as_str() != "eval/pass@1") {
+        match name.strip_prefix("eval/") {
+            Some(name) if name.starts_with("pass@") || name.starts_with("maj@") => {
+                text += &format!(", {name} {}", share(value));
+            }
+            _ => {}
+        }
+    }
+    text + if is_best { "; the best so far, kept in best/" } else { "" }
+}
+
 fn put(metrics: &mut Metrics, prefix: &str, scores: &Scores) {
     let accuracy = scores.pass_at.get(&1).copied();
     let dropped = scores.dropped.values().sum::<usize>() as f64;
@@ -90,8 +106,8 @@ pub(crate) struct Best<'a> {
     /// The digest of what is evaluated, and how.
     evaluation: String,
     dir: PathBuf,
-    /// What the model that is there reached.
-    reached: Option<f64>,
+    /// The step and the value of the model that is there.
+    reached: Option<(u64, f64)>,
 }
 
 /// `best.json`.
@@ -145,7 +161,7 @@ impl<'a> Best<'a> {
         }
         let same =
             |record: &Record| Some(record.metric.as_str()) == metric && record.evaluation == evaluation;
-        let reached = record(&dir).filter(same).map(|record| record.value);
+        let reached = record(&dir).filter(same).map(|record| (record.step, record.value));
         Self { metric, evaluation, dir, reached }
     }
 
@@ -160,7 +176,14 @@ impl<'a> Best<'a> {
             .try_for_each(|path| remove(&path).map_err(|source| TrainError::Write { path, source }))
     }
 
-    /// Takes in the evaluation of the weights that `learner` holds. Of two that are equally good the first stays.
+    /// What is kept, if anything is.
+    pub(crate) fn kept(&self) -> Option<Kept> {
+        let ((step, value), metric) = self.reached.zip(self.metric)?;
+        Some(Kept { metric: metric.to_owned(), value, step })
+    }
+
+    /// Takes in the evaluation of the weights that `learner` holds, and says whether they are kept. Of two that are equally
+    /// good the first stays.
     ///
     /// # Errors
     /// If the model cannot be written; the one before stays then.
@@ -170,11 +193,11 @@ impl<'a> Best<'a> {
         step: u64,
         learner: &mut Learner,
         model: &settings::Model,
-    ) -> Result<(), TrainError> {
-        let Some(metric) = self.metric else { return Ok(()) };
-        let Some(&value) = metrics.get(&format!("eval/{metric}")) else { return Ok(()) };
-        if self.reached.is_some_and(|reached| value <= reached) {
-            return Ok(());
+    ) -> Result<bool, TrainError> {
+        let Some(metric) = self.metric else { return Ok(false) };
+        let Some(&value) = metrics.get(&format!("eval/{metric}")) else { return Ok(false) };
+        if self.reached.is_some_and(|(_, reached)| value <= reached) {
+            return Ok(false);
         }
         let [part, old] = [PART, OLD].map(|name| self.dir.with_file_name(name));
         let unwritable = |source| TrainError::Write { path: self.dir.clone(), source };
@@ -186,8 +209,8 @@ impl<'a> Best<'a> {
         write(&part.join(RECORD), &text)
             .and_then(|()| replace(&part, &self.dir, &old))
             .map_err(unwritable)?;
-        self.reached = Some(value);
-        Ok(())
+        self.reached = Some((step, value));
+        Ok(true)
     }
 }
 
@@ -198,7 +221,7 @@ mod tests {
     use super::*;
 
     fn reached(run: &Path) -> Option<f64> {
-        Best::open(run, Some("accuracy"), "e1".to_owned()).reached
+        Best::open(run, Some("accuracy"), "e1".to_owned()).reached.map(|(_, value)| value)
     }
 
     fn put(dir: &Path, value: f64) {
@@ -238,12 +261,22 @@ mod tests {
         fs::create_dir(run.path().join("best")).unwrap();
         let record = r#"{"metric":"accuracy","evaluation":"e1","value":0.5,"step":1,"version":1}"#;
         fs::write(run.path().join("best").join(RECORD), record).unwrap();
-        assert_eq!(reached("accuracy", "e1"), Some(0.5));
+        assert_eq!(reached("accuracy", "e1"), Some((1, 0.5)));
         assert_eq!(reached("reward_mean", "e1"), None);
         assert_eq!(reached("accuracy", "e2"), None);
         Best::forget(run.path()).unwrap();
         assert!(!run.path().join("best").exists());
         Best::forget(run.path()).unwrap();
+    }
+
+    #[test]
+    fn an_evaluation_is_told_with_all_its_shares() {
+        let metrics =
+            [("accuracy", 0.5), ("pass@1", 0.5), ("pass@4", 0.75), ("maj@4", 0.625), ("reward_mean", 9.0)];
+        let metrics = metrics.map(|(name, value)| (format!("eval/{name}"), value)).into();
+        let told = "held-out accuracy at step 3: 50.0%, maj@4 62.5%, pass@4 75.0%";
+        assert_eq!(evaluated(3, &metrics, false), told);
+        assert_eq!(evaluated(3, &metrics, true), format!("{told}; the best so far, kept in best/"));
     }
 
     #[test]

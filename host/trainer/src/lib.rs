@@ -7,7 +7,7 @@ pub mod conversations;
 mod disk;
 pub mod error;
 pub mod freeze;
-mod given;
+pub mod given;
 mod heartbeat;
 pub mod held_out;
 mod kl;

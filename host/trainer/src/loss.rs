@@ -92,15 +92,13 @@ impl From<&TrainSettings> for PolicyLoss {
         let algo = &settings.algo;
         let kl = &algo.kl;
         let is_in_loss = kl.coef > 0.0 && kl.r#in == KlIn::Loss;
-        let surrogate = algo.native_loss().map(|native| {
-            let low = algo.clip_low.or(native.clip_low()).unwrap_or(0.0);
-            let high = algo.clip_high.or(native.clip_high()).unwrap_or(0.0);
-            match native {
-                NativeLoss::Ppo => Surrogate::Ppo { low, high, dual: algo.dual_clip },
-                NativeLoss::Gspo => Surrogate::Gspo { low, high },
-                NativeLoss::Cispo => Surrogate::Cispo { high },
-                NativeLoss::Importance => Surrogate::Importance,
-            }
+        let (low, high) = algo.clip();
+        let (low, high) = (low.unwrap_or(0.0), high.unwrap_or(0.0));
+        let surrogate = algo.native_loss().map(|native| match native {
+            NativeLoss::Ppo => Surrogate::Ppo { low, high, dual: algo.dual_clip },
+            NativeLoss::Gspo => Surrogate::Gspo { low, high },
+            NativeLoss::Cispo => Surrogate::Cispo { high },
+            NativeLoss::Importance => Surrogate::Importance,
         });
         Self {
             surrogate,

@@ -2,7 +2,9 @@
 //! Every mean is a sum over a named population, divided by its size; an empty population has no mean.
 
 use crate::advantage::finished;
+use crate::loss::PolicyLoss;
 use crate::loss::correction::Correction;
+use crate::loss::surrogate::Surrogate;
 use crate::optim::Update;
 use crate::populations;
 use crate::shape::Shaped;
@@ -69,13 +71,15 @@ pub struct Summary {
     pub steps: u64,
     /// Action tokens trained on.
     pub tokens: usize,
-    /// Largest `|log π_train − log π_rollout|` of an on-policy token.
-    pub logprob_gap_max: f64,
+    /// Largest `|log π_train − log π_rollout|` of an on-policy token; none without any.
+    pub logprob_gap_max: Option<f64>,
     /// Rollouts that were not trained on, by reason.
     pub dropped: BTreeMap<String, u64>,
     /// Mean reward of the trained rollouts of the first tenth of the steps, and of the last.
     pub reward_first: Option<f64>,
     pub reward_last: Option<f64>,
+    /// What `best/` holds, if the run keeps that.
+    pub best: Option<Kept>,
     /// Batches up to the last, in a row, of which the mask of `algo.correction` left next to nothing.
     #[serde(default)]
     pub masked_in_a_row: u64,
@@ -85,6 +89,15 @@ pub struct Summary {
     /// Sum and number of the trained rewards of every step.
     #[serde(skip)]
     pub(crate) rewards: Vec<(f64, usize)>,
+}
+
+/// The model that did best in an evaluation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Kept {
+    /// What it is the best by, such as `accuracy`.
+    pub metric: String,
+    pub value: f64,
+    pub step: u64,
 }
 
 impl Summary {
@@ -129,7 +142,10 @@ impl Summary {
     pub fn add_step(&mut self, sums: &PolicySums, rewards: &[f64]) {
         self.steps += 1;
         self.tokens += sums.tokens;
-        self.logprob_gap_max = self.logprob_gap_max.max(sums.gap_max);
+        if sums.on_policy > 0 {
+            let most = self.logprob_gap_max.unwrap_or(0.0);
+            self.logprob_gap_max = Some(most.max(sums.gap_max));
+        }
         self.rewards.push((rewards.iter().sum(), rewards.len()));
         let tenth = self.rewards.len().div_ceil(10);
         self.reward_first = mean(&self.rewards[..tenth]);
@@ -153,6 +169,10 @@ pub struct Step<'a> {
     pub replayed: Option<&'a [Group]>,
     /// The reward that every finished rollout is trained with, in order.
     pub rewards: &'a [f64],
+    /// Something scores the rollouts; without, as with a teacher, all rewards are 0 and say nothing.
+    pub is_scored: bool,
+    /// What is minimised.
+    pub loss: &'a PolicyLoss,
     /// Of the groups, those from which nothing can be learnt.
     pub silent: usize,
     /// Every rollout dropped since the step before.
@@ -209,8 +229,12 @@ impl Step<'_> {
         put("perf/tokens_per_s", self.tokens_per_s());
         if sums.tokens > 0 {
             put("train/entropy", sums.entropy / tokens);
-            put("train/clip_fraction", sums.clipped / tokens);
-            put("train/dual_clip_fraction", sums.dual_clipped / tokens);
+            if self.loss.surrogate.is_some_and(Surrogate::has_bounds) {
+                put("train/clip_fraction", sums.clipped / tokens);
+            }
+            if self.loss.surrogate.is_some_and(Surrogate::has_dual_bound) {
+                put("train/dual_clip_fraction", sums.dual_clipped / tokens);
+            }
             put("train/advantage_mean", sums.advantage / tokens);
             put("train/ratio_mean", sums.ratio / tokens);
             put("train/kl_sampled", sums.kl / tokens);
@@ -241,21 +265,34 @@ impl Step<'_> {
         metrics.extend(self.census.map(populations::before_filter).unwrap_or_default());
         metrics.extend(self.buckets.as_ref().map(populations::curriculum).unwrap_or_default());
         metrics.extend(self.shaped.as_ref().map(populations::shaped).unwrap_or_default());
+        metrics.retain(|name, _| self.is_scored || !is_of_scores(name));
         metrics
     }
 
-    /// What the progress line says of the step.
-    pub fn line(&self) -> String {
-        let share = |part: Duration| (100.0 * part.as_secs_f64() / self.times.work().max(1e-9)).round();
-        format!(
-            "reward {:.2} solved {:.0}% {} tok/s gen {}% train {}% publish {}%",
-            self.reward_mean(),
-            100.0 * self.share(|t| t.reward.solved()),
-            thousands(self.tokens_per_s()),
-            share(self.times.generate_wait),
-            share(self.times.train),
-            share(self.times.publish),
-        )
+    /// What the progress line says of the step with these metrics.
+    pub fn line(&self, metrics: &Metrics) -> String {
+        let mut parts = Vec::new();
+        if self.is_scored {
+            let solved = 100.0 * self.share(|t| t.reward.solved());
+            parts.push(format!("reward {:.2} solved {solved:.0}%", self.reward_mean()));
+        }
+        parts.extend(metrics.get("train/kl_reference").map(|kl| format!("kl {kl:.4}")));
+        // While a critic warms up none are trained.
+        if self.sums.tokens > 0 {
+            parts.push(format!("{} tok/s", thousands(self.tokens_per_s())));
+        }
+        let shares = [
+            ("gen", self.times.generate_wait),
+            ("advantages", self.times.advantages),
+            ("train", self.times.train),
+            ("publish", self.times.publish),
+        ];
+        let of_all = |part: Duration| (100.0 * part.as_secs_f64() / self.times.work().max(1e-9)).round();
+        let shares = shares.map(|(name, part)| (name, of_all(part)));
+        parts.extend(
+            shares.iter().filter(|(_, share)| *share > 0.0).map(|(name, share)| format!("{name} {share}%")),
+        );
+        parts.join(" ")
     }
 
     fn trajectories(&self) -> impl Iterator<Item = &Trajectory> {
@@ -274,6 +311,20 @@ impl Step<'_> {
     fn share(&self, holds: impl Fn(&Trajectory) -> bool) -> f64 {
         self.trajectories().filter(|t| holds(t)).count() as f64 / self.rewards.len().max(1) as f64
     }
+}
+
+/// Whether a metric of the host is one of scores.
+fn is_of_scores(name: &str) -> bool {
+    let own = [
+        "reward_mean",
+        "reward_std",
+        "reward_std_mean",
+        "solved_rate",
+        "invalid_rate",
+        "zero_variance_groups",
+    ];
+    let (section, last) = name.rsplit_once('/').unwrap_or(("", name));
+    section != "plugin" && own.contains(&last)
 }
 
 /// Groups from which nothing can be learnt, e.g. since all rollouts have the same reward. `rows` are those of all
@@ -314,361 +365,4 @@ pub fn thousands(value: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use molt_core::chat::Task;
-    use molt_core::ids::{GroupId, RolloutId};
-    use molt_core::outcome::{DropReason, Outcome};
-    use molt_core::settings::CorrectionLevel;
-    use molt_core::trajectory::{Sampled, Segment};
-    use proptest::prelude::*;
-
-    fn group(id: u64, rollouts: &[(Reward, usize, u64)]) -> Group {
-        let task = Task { id: "7".into(), messages: Vec::new(), label: None, fields: Vec::new() };
-        let finished = |(member, (reward, length, version)): (u32, &(Reward, usize, u64))| {
-            let sampled = Sampled { token: 2, logprob: -1.0, version: WeightVersion(*version) };
-            let mut segment = Segment::new(vec![1]);
-            segment.push_turn(0, &vec![sampled; *length]);
-            Outcome::Finished(Box::new(Trajectory {
-                rollout: RolloutId { group: GroupId(id), member },
-                task: task.clone(),
-                segments: vec![segment],
-                messages: Vec::new(),
-                completion: String::new(),
-                truncated: *length > 3,
-                reward: reward.clone(),
-                turn_rewards: vec![reward.value(0.0)],
-                metrics: BTreeMap::from([
-                    ("lines".to_owned(), *length as f64),
-                    ("reward/math".to_owned(), 2.0 * *length as f64),
-                ]),
-            }))
-        };
-        let outcomes = (0..).zip(rollouts).map(finished).collect();
-        Group { id: GroupId(id), task, outcomes }
-    }
-
-    #[test]
-    fn a_mean_is_a_sum_over_its_population() {
-        let scored = |value| Reward::Scored { value, solved: value >= 1.0 };
-        let invalid = Reward::Invalid { reason: "no number".into() };
-        let groups = [
-            group(0, &[(scored(1.0), 2, 5), (scored(0.0), 4, 4), (invalid, 1, 5)]),
-            group(1, &[(scored(1.0), 1, 5)]),
-        ];
-        let advantages = [vec![0.0; 2], vec![0.0, 0.0, 0.0, -1.0], vec![0.5], vec![0.0]];
-        let rows: Vec<PolicyRow<'_>> = finished(&groups)
-            .zip(&advantages)
-            .map(|(t, advantages)| PolicyRow::new(&t.segments[0], advantages.clone()))
-            .collect();
-        let drop = |member| Dropped {
-            rollout: RolloutId { group: GroupId(2), member },
-            reason: DropReason::Plugin("trap".into()),
-            detail: String::new(),
-        };
-        let step = Step {
-            groups: &groups,
-            rewards: &[1.0, 0.0, 0.0, 1.0],
-            silent: zero_advantage_groups(&groups, &rows),
-            dropped: &[drop(0), drop(1)],
-            census: None,
-            buckets: None,
-            replayed: None,
-            shaped: None,
-            mask_truncated: true,
-            source_key: "data_source",
-            version: WeightVersion(5),
-            sums: PolicySums {
-                tokens: 8,
-                clipped: 2.0,
-                advantage: -0.5,
-                on_policy: 4,
-                gap: 4e-6,
-                gap_max: 3e-6,
-                ..Default::default()
-            },
-            update: Update::default(),
-            times: Times {
-                generate_wait: Duration::from_secs(2),
-                advantages: Duration::ZERO,
-                train: Duration::from_secs(1),
-                publish: Duration::from_secs(1),
-                between: Duration::from_secs(3),
-            },
-        };
-        let metrics = step.metrics();
-        for (name, want) in [
-            ("rollout/reward_mean", 0.5),
-            ("rollout/solved_rate", 0.5),
-            ("rollout/invalid_rate", 0.25),
-            ("rollout/truncated_rate", 0.25),
-            ("rollout/length_mean", 2.0),
-            ("rollout/groups", 2.0),
-            ("rollout/zero_advantage_groups", 1.0),
-            ("rollout/zero_variance_groups", 1.0),
-            ("rollout/staleness_mean", 0.5),
-            ("rollout/staleness_max", 1.0),
-            ("train/clip_fraction", 0.25),
-            ("train/advantage_mean", -0.0625),
-            ("train/logprob_gap_mean", 1e-6),
-            ("train/logprob_gap_max", 3e-6),
-            ("plugin/lines", 2.0),
-            ("reward/math", 4.0),
-            ("dropped/trap", 2.0),
-            ("perf/tokens_per_s", 2.0),
-            ("time/step", 7.0),
-            ("rollout/masked", 1.0),
-        ] {
-            assert!((metrics[name] - want).abs() < 1e-12, "{name}: {} is not {want}", metrics[name]);
-        }
-        let parts = ["between", "generate_wait", "advantages", "train", "publish"];
-        let parts: f64 = parts.iter().map(|part| metrics[&format!("time/{part}")]).sum();
-        assert!((parts - metrics["time/step"]).abs() < 1e-12, "nothing is left over");
-        assert_eq!(step.line(), "reward 0.50 solved 50% 2 tok/s gen 50% train 25% publish 25%");
-    }
-
-    /// One of a batch's rollouts.
-    #[derive(Debug, Clone)]
-    struct Played {
-        /// None of an output that could not be scored.
-        reward: Option<f64>,
-        truncated: bool,
-        /// The tokens of each turn, and where a second segment begins.
-        turns: Vec<usize>,
-        cut: usize,
-        version: u64,
-    }
-
-    fn played() -> impl Strategy<Value = Vec<Vec<Played>>> {
-        let reward = prop::option::weighted(0.8, prop_oneof![Just(0.0), Just(1.0), -2.0..2.0]);
-        let turns = prop::collection::vec(1_usize..5, 1..4);
-        let rollout = (reward, any::<bool>(), turns, 0_usize..4, 0_u64..12).prop_map(
-            |(reward, truncated, turns, cut, version)| Played { reward, truncated, turns, cut, version },
-        );
-        prop::collection::vec(prop::collection::vec(rollout, 0..5), 0..4)
-    }
-
-    fn groups_of(played: &[Vec<Played>]) -> Vec<Group> {
-        let rollout = |group: u64, member: u32, of: &Played| {
-            let sampled = Sampled { token: 2, logprob: -1.0, version: WeightVersion(of.version) };
-            let mut segments = vec![Segment::new(vec![1; 4])];
-            for (turn, tokens) in of.turns.iter().enumerate() {
-                if turn > 0 && turn == of.cut {
-                    segments.push(Segment::new(vec![1; 4]));
-                }
-                let segment = segments.last_mut().expect("there is one");
-                segment.push_turn(turn as u32, &vec![sampled; *tokens]);
-                segment.push_context(&[3]);
-            }
-            let reward = match of.reward {
-                Some(value) => Reward::Scored { value, solved: value >= 1.0 },
-                None => Reward::Invalid { reason: String::new() },
-            };
-            let outcomes = self::group(group, &[(reward, 1, of.version)]).outcomes;
-            let Some(Outcome::Finished(mut trajectory)) = outcomes.into_iter().next() else {
-                panic!("it is finished")
-            };
-            trajectory.rollout.member = member;
-            (trajectory.segments, trajectory.truncated) = (segments, of.truncated);
-            Outcome::Finished(trajectory)
-        };
-        let group = |(id, rollouts): (u64, &Vec<Played>)| Group {
-            outcomes: (0..).zip(rollouts).map(|(member, of)| rollout(id, member, of)).collect(),
-            ..group(id, &[])
-        };
-        (0..).zip(played).map(group).collect()
-    }
-
-    proptest! {
-        #![proptest_config(crate::step::tests::config(200))]
-
-        /// Each mean once more, slowly: everything of its population in one list, summed up and divided by its length.
-        #[test]
-        fn every_mean_is_that_of_a_slow_recount(played in played(), drops in 0_u32..4) {
-            let groups = groups_of(&played);
-            let rewards: Vec<f64> = played.iter().flatten().map(|of| of.reward.unwrap_or(-2.0)).collect();
-            let drop = |member| Dropped {
-                rollout: RolloutId { group: GroupId(9), member },
-                reason: if member % 2 == 0 { DropReason::Filtered } else { DropReason::NoReward },
-                detail: String::new(),
-            };
-            let step = Step {
-                groups: &groups,
-                replayed: None,
-                rewards: &rewards,
-                silent: 0,
-                dropped: &(0..drops).map(drop).collect::<Vec<_>>(),
-                census: None,
-                buckets: None,
-                shaped: None,
-                mask_truncated: true,
-                source_key: "data_source",
-                version: WeightVersion(11),
-                sums: PolicySums::default(),
-                update: Update::default(),
-                times: Times::default(),
-            };
-            let metrics = step.metrics();
-            let all: Vec<&Played> = played.iter().flatten().collect();
-            let of = |value: &dyn Fn(&Played) -> f64| all.iter().map(|of| value(of)).collect::<Vec<f64>>();
-            let truth = |is: bool| if is { 1.0 } else { 0.0 };
-            let length = |of: &Played| of.turns.iter().sum::<usize>() as f64;
-            // A segment begins with a prompt of 4, and behind each turn there is a token of the environment.
-            let segments = |of: &Played| 1 + usize::from(of.cut > 0 && of.cut < of.turns.len());
-            let every_turn: Vec<f64> = all.iter().flat_map(|of| &of.turns).map(|&tokens| tokens as f64).collect();
-            let ages: Vec<f64> =
-                all.iter().flat_map(|of| vec![(11 - of.version) as f64; length(of) as usize]).collect();
-            // Half the mean squared difference of all pairs is the variance.
-            let spread = |rewards: &[f64]| {
-                let mut squares = 0.0;
-                for a in rewards {
-                    for b in rewards {
-                        squares += (a - b).powi(2);
-                    }
-                }
-                let n = rewards.len() as f64;
-                (squares / (2.0 * n * (n - 1.0))).sqrt()
-            };
-            let of_group = |group: &Vec<Played>| -> Vec<f64> {
-                group.iter().map(|of| of.reward.unwrap_or(-2.0)).collect()
-            };
-            let spreads = played.iter().map(of_group).filter(|rewards| rewards.len() > 1);
-            let spreads: Vec<f64> = spreads.map(|rewards| spread(&rewards)).collect();
-            let means = [
-                ("rollout/reward_mean", rewards.clone()),
-                ("rollout/solved_rate", of(&|of| truth(of.reward.is_some_and(|value| value >= 1.0)))),
-                ("rollout/truncated_rate", of(&|of| truth(of.truncated))),
-                ("rollout/invalid_rate", of(&|of| truth(of.reward.is_none()))),
-                ("rollout/length_mean", of(&length)),
-                ("rollout/turns_mean", of(&|of| of.turns.len() as f64)),
-                ("rollout/total_length_mean", of(&|of| {
-                    length(of) + (of.turns.len() + 4 * segments(of)) as f64
-                })),
-                ("rollout/segments_mean", of(&|of| segments(of) as f64)),
-                ("turn/length_mean", every_turn.clone()),
-                ("rollout/staleness_mean", ages.clone()),
-                ("group/reward_std_mean", spreads),
-                ("rollout/reward_std", if rewards.len() > 1 { vec![spread(&rewards)] } else { Vec::new() }),
-            ];
-            for (name, values) in means {
-                let want = (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
-                let same = match (metrics.get(name), want) {
-                    (Some(found), Some(want)) => (found - want).abs() < 1e-9,
-                    (found, want) => found.is_none() && want.is_none(),
-                };
-                prop_assert!(same, "{name}: {:?} is not {want:?}", metrics.get(name));
-            }
-            let most = |values: Vec<f64>| values.into_iter().reduce(f64::max);
-            for (name, values) in [
-                ("rollout/length_max", of(&length)),
-                ("rollout/turns_max", of(&|of| of.turns.len() as f64)),
-                ("turn/length_max", every_turn),
-                ("rollout/staleness_max", ages.clone()),
-            ] {
-                prop_assert_eq!(metrics.get(name).copied(), most(values), "{}", name);
-            }
-            let shares: f64 = metrics.iter().filter(|(name, _)| name.starts_with("staleness/")).map(|(_, x)| x).sum();
-            prop_assert!((shares - truth(!ages.is_empty())).abs() < 1e-9, "every token has one age");
-            prop_assert_eq!(metrics["rollout/finished"], all.len() as f64);
-            prop_assert_eq!(metrics["rollout/dropped"], f64::from(drops));
-            let by_reason: f64 = metrics.iter().filter(|(name, _)| name.starts_with("dropped/")).map(|(_, x)| x).sum();
-            prop_assert_eq!(by_reason, f64::from(drops));
-        }
-    }
-
-    /// Of two batches with 3 of 12 and 3 of 4 the share is 6 of 16, not the mean of the shares, .5 (TRL 6380).
-    #[test]
-    fn a_mean_is_no_mean_of_means() {
-        let scored = |right: usize, all: usize| -> Vec<(Reward, usize, u64)> {
-            (0..all).map(|nth| (Reward::Scored { value: 0.0, solved: nth < right }, 1, 0)).collect()
-        };
-        let groups = [group(0, &scored(3, 12)), group(1, &scored(3, 4))];
-        let mut sums =
-            PolicySums { tokens: 12, clipped: 3.0, units: 12, outside: 3, ..PolicySums::default() };
-        sums.add(&PolicySums { tokens: 4, clipped: 3.0, units: 4, outside: 3, ..PolicySums::default() });
-        let step = Step {
-            groups: &groups,
-            replayed: None,
-            rewards: &[0.0; 16],
-            silent: 0,
-            dropped: &[],
-            census: None,
-            buckets: None,
-            shaped: None,
-            mask_truncated: false,
-            source_key: "data_source",
-            version: WeightVersion(0),
-            sums,
-            update: Update::default(),
-            times: Times::default(),
-        };
-        let metrics = step.metrics();
-        for name in ["rollout/solved_rate", "train/clip_fraction", "train/correction_outside"] {
-            assert_eq!(metrics[name], 0.375, "{name}");
-        }
-    }
-
-    #[test]
-    fn batches_that_are_masked_whole_are_counted_in_a_row() {
-        let correction = |mode| Correction { level: CorrectionLevel::Token, mode, low: 0.5, high: 2.0 };
-        let mask = correction(CorrectionMode::Mask);
-        let seen = |outside, units| PolicySums { outside, units, ..PolicySums::default() };
-        let mut summary = Summary::default();
-        for (sums, want) in [
-            (seen(999, 1000), 1),
-            (seen(4, 4), 2),
-            (seen(998, 1000), 0),
-            (seen(1, 1), 1),
-            (seen(0, 0), 0),
-            (seen(1, 1), 1),
-        ] {
-            let note = summary.add_correction(Some(&mask), &sums);
-            assert_eq!(summary.masked_in_a_row, want);
-            assert_eq!(note.is_some(), want > 0);
-        }
-        // What is clipped is learnt from, however much it is.
-        assert_eq!(summary.add_correction(Some(&correction(CorrectionMode::Clip)), &seen(1, 1)), None);
-        assert_eq!(summary.masked_in_a_row, 0);
-    }
-
-    #[test]
-    fn without_on_policy_tokens_there_is_no_gap() {
-        let groups = [group(0, &[(Reward::Scored { value: 1.0, solved: true }, 1, 4)])];
-        let step = Step {
-            groups: &groups,
-            rewards: &[1.0],
-            silent: 0,
-            dropped: &[],
-            census: None,
-            buckets: None,
-            replayed: None,
-            shaped: None,
-            mask_truncated: false,
-            source_key: "data_source",
-            version: WeightVersion(5),
-            sums: PolicySums { tokens: 1, ..PolicySums::default() },
-            update: Update::default(),
-            times: Times::default(),
-        };
-        assert!(!step.metrics().keys().any(|name| name.contains("gap")));
-    }
-
-    #[test]
-    fn first_and_last_are_the_tenths_at_the_ends() {
-        let mut summary = Summary::default();
-        for step in 0..20 {
-            // Steps of different sizes: the mean is over rollouts, not over steps.
-            let rewards = vec![f64::from(step); if step % 2 == 0 { 1 } else { 3 }];
-            summary.add_step(&PolicySums { tokens: 2, ..PolicySums::default() }, &rewards);
-        }
-        assert_eq!((summary.steps, summary.tokens), (20, 40));
-        assert_eq!((summary.reward_first, summary.reward_last), (Some(0.75), Some(18.75)));
-    }
-
-    #[test]
-    fn numbers_for_people() {
-        for (value, want) in [(0.4, "0"), (999.0, "999"), (1830.2, "1,830"), (1_234_567.0, "1,234,567")] {
-            assert_eq!(thousands(value), want);
-        }
-    }
-}
+mod tests;

@@ -5,7 +5,7 @@ use crate::beside::{Beside, parts};
 use crate::checkpoint::{Checkpoints, From};
 use crate::error::TrainError;
 use crate::given::given;
-use crate::held_out::{Best, HeldOut, evaluation};
+use crate::held_out::{Best, HeldOut, evaluated, evaluation};
 use crate::kl::Reached;
 use crate::loss::PolicyLoss;
 use crate::optim::Update;
@@ -17,12 +17,12 @@ use crate::save::{End, conclude, guarded, rescue_model, save_model};
 use crate::shape::{Shaping, min_group, without_truncated};
 use crate::step::{Layout, Learner, PolicyRow, PolicySums};
 use molt_core::outcome::{Dropped, Group};
-use molt_core::settings::{Curriculum, FilterBy, Importance, Train, TrainSettings};
+use molt_core::settings::{Curriculum, Importance, Train, TrainSettings};
 use molt_core::trajectory::Segment;
 use molt_generator::{Generator, WeightUpdate};
 use molt_model::Weights;
 use molt_observe::{Progress, RunDir};
-use molt_rollout::{Batches, Driver, GroupFilter, Measure, Plan, Position, Prompts};
+use molt_rollout::{Batches, Driver, GroupFilter, Measure, Plan, Position, Prompts, counts};
 use molt_sandbox::{Estimator, Loss, Traits};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -171,10 +171,9 @@ fn run<G: Generator>(
         let Some(held_out) = &held_out else { return Ok(None) };
         let Some(metrics) = held_out.evaluate(measure(&settings), (runtime, stop))? else { return Ok(None) };
         run_dir.metrics(step, &metrics)?;
-        best.offer(&metrics, step, learner, &settings.model)?;
-        let accuracy = metrics.get("eval/accuracy").copied().unwrap_or(0.0);
-        progress.note(&format!("held-out accuracy at step {step}: {:.1}%", 100.0 * accuracy));
-        Ok(Some(accuracy))
+        let is_best = best.offer(&metrics, step, learner, &settings.model)?;
+        progress.note(&evaluated(step, &metrics, is_best));
+        Ok(metrics.get("eval/accuracy").copied())
     };
     let (mut position, mut replayed) = (None, Vec::new());
     if let Some(checkpoint) = &from.checkpoint {
@@ -290,22 +289,23 @@ fn run<G: Generator>(
         }
         let of_others = beside.learn(&lessons, &said, &sums, is_warming_up)?;
         let train = clock.lap();
-        if !is_warming_up {
-            publish(learner, &driver, runtime)?;
-        }
-        batches.published(learner.version());
-        // What was not trained has no place among what is to be trained again.
         if learner.version() > version {
+            publish(learner, &driver, runtime)?;
+            // What was not trained has no place among what is to be trained again.
             replay.keep(groups);
         }
+        batches.published(learner.version());
         let times = Times { between, generate_wait, advantages, train, publish: clock.lap() };
 
         let rewards = first_rewards(&batch.groups, fresh, lowest);
-        summary.add_step(&sums, &rewards);
+        let is_scored = settings.is_scored();
+        summary.add_step(&sums, if is_scored { &rewards } else { &[] });
         let seen = Step {
             groups,
             replayed: replay.is_on().then_some(replayed),
             rewards: &rewards,
+            is_scored,
+            loss: &loss,
             silent,
             dropped: &batch.dropped,
             census: is_filtered.then_some(&batch.census),
@@ -321,8 +321,8 @@ fn run<G: Generator>(
         let mut metrics = seen.metrics();
         metrics.extend(of_others);
         run_dir.metrics(step, &metrics)?;
-        progress.step(step, &seen.line());
-        let bound = settings.train.max_logprob_gap.unwrap_or(settings.model.compute.max_logprob_gap());
+        progress.step(step, &seen.line(&metrics));
+        let bound = settings.max_logprob_gap();
         if sums.gap_max > bound || sums.gap_max.is_nan() {
             return Err(TrainError::LogprobGap { step, gap: sums.gap_max, bound });
         }
@@ -368,17 +368,18 @@ fn run<G: Generator>(
     record_rest(&mut batches, summary, run_dir)?;
     drop(batches);
     if summary.steps == 0 && end == End::Finished {
-        return Err(TrainError::NothingTrained);
+        return Err(TrainError::NothingTrained { dropped: counts(&summary.dropped) });
     }
     if let Some((step, groups)) = unwritten {
         run_dir.trajectories(step, &markdown(step, &groups))?;
     }
     save_model(learner, &settings.model, &run_dir.path().join("model"))?;
-    let evaluated = settings.train.eval_every.is_some_and(|every| summary.steps.is_multiple_of(every))
+    let is_evaluated = settings.train.eval_every.is_some_and(|every| summary.steps.is_multiple_of(every))
         && summary.held_out_accuracy_after.is_some();
-    if end == End::Finished && !evaluated {
+    if end == End::Finished && !is_evaluated {
         summary.held_out_accuracy_after = eval(run_dir, learner, summary.steps)?;
     }
+    summary.best = best.kept();
     progress.done();
     // An evaluation that was asked to stop gave no accuracy.
     Ok(if stop.is_cancelled() { End::Interrupted } else { end })
@@ -414,16 +415,19 @@ fn measure(settings: &TrainSettings) -> Measure<'_> {
     }
 }
 
-/// Counts rollouts that were dropped, and writes down why.
+/// Counts rollouts that were dropped, and writes down why: those of a group that ended alike in one line.
 fn record_dropped(dropped: &[Dropped], summary: &mut Summary, run_dir: &RunDir) -> Result<(), TrainError> {
     summary.add_dropped(dropped);
-    for drop in dropped {
-        run_dir.event(&format!(
-            "rollout {} dropped, {}: {}",
-            drop.rollout,
-            drop.reason.label(),
-            drop.detail
-        ))?;
+    let is_alike = |a: &Dropped, b: &Dropped| {
+        a.rollout.group == b.rollout.group && a.reason == b.reason && a.detail == b.detail
+    };
+    for alike in dropped.chunk_by(is_alike) {
+        let Some(Dropped { rollout, reason, detail }) = alike.first() else { continue };
+        let more = match alike.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more of its prompt"),
+        };
+        run_dir.event(&format!("rollout {rollout}{more} dropped, {}: {detail}", reason.label()))?;
     }
     Ok(())
 }
@@ -445,7 +449,6 @@ fn record_rest<G: Generator>(
 /// What the rollouts are drawn from.
 fn plan(settings: &TrainSettings, prompts: Arc<Prompts>, needs_group: bool) -> Result<Plan, TrainError> {
     let (rollout, filter) = (&settings.rollout, &settings.rollout.filter);
-    let max_refills = filter.max_refills.unwrap_or(rollout.batch_size.saturating_mul(10));
     let (by, low, high) = (filter.by, filter.low, filter.high);
     Ok(Plan {
         prompts,
@@ -456,12 +459,12 @@ fn plan(settings: &TrainSettings, prompts: Arc<Prompts>, needs_group: bool) -> R
         batch_size: rollout.batch_size,
         samples: rollout.samples_per_prompt,
         min_finished: min_group(rollout, &settings.algo.estimator, needs_group)?,
-        filter: (by != FilterBy::Off).then_some(GroupFilter {
+        filter: filter.is_on().then(|| GroupFilter {
             by,
             low,
             high,
             lowest: settings.reward.lowest,
-            max_refills,
+            max_refills: filter.most_refills(rollout.batch_size),
         }),
         errors: settings.plugins.error_limit(),
     })

@@ -26,8 +26,10 @@ pub(crate) fn build(cache: &Cache) -> Result<()> {
         {
             continue;
         }
-        let build =
-            ["run", "--quiet", "--package", "molt-author", "--bin", "molt-plugin", "--", "build", project];
+        eprintln!(
+            "{name}: the author's tools and {project} are built, which takes some minutes the first time"
+        );
+        let build = ["run", "--package", "molt-author", "--bin", "molt-plugin", "--", "build", project];
         process::run(&mut process::cargo(build))?;
         let built = root.join(project).join(format!("{name}.wasm"));
         plugins::install(&built, &folder, name)?;

@@ -16,7 +16,7 @@ fn refused(args: &[&str]) -> String {
 }
 
 fn train(args: &[&str]) -> TrainSettings {
-    let required = ["train", "--model.path", "m", "--data.prompts", "p.jsonl"];
+    let required = ["train", "--model.path", "m", "--data.prompts", "p.jsonl", "--reward.name", "math"];
     match run(&[&required[..], args].concat()) {
         Ok(Request::Train(settings)) => *settings,
         other => panic!("expected settings, found {other:?}"),
@@ -35,6 +35,7 @@ fn flags_of_every_kind_become_settings() {
         "--data.shuffle=false",
         "--reward.lowest",
         "-1",
+        "--eval.prompts=e.jsonl",
         "--eval.samples",
         "8",
         "--eval.k=1,8",
@@ -111,10 +112,21 @@ fn all_problems_are_told_at_once() {
         "error: these settings cannot be used\n  \
          because model.path is required: a Hugging Face model directory\n  \
          because data.prompts is required: a file with one JSON object per line\n  \
+         because reward.name is required with agent.name single-turn, which gives no reward: name a reward plugin, \
+         such as math\n  \
          because rollout.temperature is 0, but must be from 0.01 to 100\n  \
          because algo.importance is old, but with train.async_queue_size 1 tokens of older weights are trained, \
          which needs a correction: set algo.correction.level, or use algo.importance sampled, or train.sync \
          without replay\n  help: `molt train --help` lists every setting"
+    );
+}
+
+#[test]
+fn a_run_has_one_file_of_settings() {
+    assert_eq!(
+        refused(&["train", "--config", "a.toml", "--config=b.toml"]),
+        "error: --config is given 2 times, and a run has one file of settings\n  help: put all into one file, or give \
+         what differs as flags, which win over it"
     );
 }
 

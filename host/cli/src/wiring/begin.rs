@@ -105,15 +105,20 @@ pub(crate) fn from(
 }
 
 /// Makes the run directory, or goes on in it, and writes down what the run is made of: `components.json` last, and
-/// `plugins.lock` if there are plugins.
+/// `plugins.lock` if there are plugins. What follows from the settings is a comment in their file: taken to another run, it
+/// would no longer follow.
 pub(crate) fn record(
     (path, lock): (&Path, Option<Lock>),
     command: &str,
-    settings: &impl settings::Settings,
+    (settings, implied): (&impl settings::Settings, &[(&str, String)]),
     (components, plugins): (&Value, Option<&str>),
     from: Option<&From>,
 ) -> Result<RunDir, Stop> {
-    let toml = toml(settings)?;
+    let mut toml = toml(settings)?;
+    if !implied.is_empty() {
+        toml += "\n# What is unset and follows from other settings:\n";
+        toml.extend(implied.iter().map(|(key, value)| format!("# {key} = {value}\n")));
+    }
     let step = from.and_then(|from| from.checkpoint.as_ref()).map_or(0, Checkpoint::step);
     let opened = match lock {
         Some(lock) => RunDir::resume(lock, command, step),

@@ -10,8 +10,8 @@ use molt_sandbox::{Environment, Estimator, Info, JudgeEndpoint, Library, Lock, L
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-const HELP: &str =
-    "`molt plugin list` shows the plugins that are found; plugins.path adds directories to look in";
+const HELP: &str = "`molt plugin list` shows the plugins that are found; plugins.path adds directories to look in, and in a \
+                    checkout of Molt `cargo xtask plugins` builds those that come with it";
 
 /// Grants, and the imports of a plugin that can make use of each.
 const IMPORTS: [(&str, &str); 7] = [
@@ -115,8 +115,16 @@ impl Plugins {
         let access = self.access(&algo.loss);
         let loaded = self.sandbox.loss(&self.library, &algo.loss, access.clone());
         let native: Vec<&str> = NativeLoss::ALL.into_iter().map(NativeLoss::name).collect();
-        let help =
-            format!("take one of the host's, {}, or a loss that `molt plugin list` shows", native.join(", "));
+        let meant = nearest(&algo.loss.to_lowercase(), native.iter().copied());
+        let help = match meant {
+            Some(meant) => format!("did you mean {meant}?"),
+            None => {
+                format!(
+                    "take one of the host's, {}, or a loss that `molt plugin list` shows",
+                    native.join(", ")
+                )
+            }
+        };
         let loss = loaded.or_user(refused("algo.loss", &algo.loss), help)?;
         self.enter("loss", loss.info(), loss.interpreter(), access)?;
         Ok(Some(loss))

@@ -182,6 +182,13 @@ impl Algo {
     pub fn native_loss(&self) -> Option<NativeLoss> {
         NativeLoss::ALL.into_iter().find(|native| native.name() == self.loss)
     }
+
+    /// By how much the ratio may be less than 1, and more, in one of the host's losses.
+    pub fn clip(&self) -> (Option<f64>, Option<f64>) {
+        let native = self.native_loss();
+        let (low, high) = (native.and_then(NativeLoss::clip_low), native.and_then(NativeLoss::clip_high));
+        (self.clip_low.or(low), self.clip_high.or(high))
+    }
 }
 
 impl Default for Algo {

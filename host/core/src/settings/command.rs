@@ -1,6 +1,6 @@
 //! What the settings of every command have in common.
 
-use super::{EvalSettings, SftSettings, TrainSettings, overlay};
+use super::{EvalSettings, Key, SftSettings, TrainSettings, keys, overlay};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -13,6 +13,11 @@ pub trait Settings: Serialize + DeserializeOwned + JsonSchema + Default {
     /// # Errors
     /// All problems together.
     fn validate(&self) -> Result<(), SettingsError>;
+
+    /// Keys of another command, whose files this one takes as well: it reads what it has itself, and leaves the rest.
+    fn beside() -> Vec<Key> {
+        Vec::new()
+    }
 
     /// With what some settings imply of others that were not given.
     #[must_use]
@@ -46,6 +51,11 @@ impl Settings for SftSettings {
 }
 
 impl Settings for EvalSettings {
+    /// Those of a training run, whose model, agent and rewards are to be evaluated.
+    fn beside() -> Vec<Key> {
+        keys::<TrainSettings>()
+    }
+
     fn validate(&self) -> Result<(), SettingsError> {
         none_of(self.problems())
     }

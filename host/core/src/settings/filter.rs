@@ -40,6 +40,16 @@ impl Default for Filter {
 }
 
 impl Filter {
+    /// Whether any prompt is filtered.
+    pub fn is_on(&self) -> bool {
+        self.by != FilterBy::Off
+    }
+
+    /// How many prompts may be filtered between two batches of so many.
+    pub fn most_refills(&self, batch_size: usize) -> usize {
+        self.max_refills.unwrap_or(batch_size.saturating_mul(10))
+    }
+
     pub(super) fn check(&self, found: &mut Found, samples: u32) {
         let key = |name: &str| format!("rollout.filter.{name}");
         if self.by == FilterBy::Off {

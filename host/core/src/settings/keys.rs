@@ -149,7 +149,10 @@ fn kind(root: &Json, node: &Json) -> Kind {
     if let Some(words) = words(&node["enum"], |v| v).or_else(|| words(&node["oneOf"], |v| &v["const"])) {
         return Kind::Choice(words);
     }
-    // An optional value has the type ["integer", "null"].
+    // An optional word is any of its definition and null; another optional value has the type ["integer", "null"].
+    if let Some(some) = node["anyOf"].as_array().and_then(|any| any.iter().find(|of| of["type"] != "null")) {
+        return kind(root, follow(root, some));
+    }
     let types = &node["type"];
     if types.as_array().is_some_and(|types| types.len() > 2) {
         return Kind::Parameter;
@@ -186,7 +189,13 @@ pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         // The right word in the wrong section, or without one, counts almost as much.
         whole.max(0.9 * strsim::normalized_damerau_levenshtein(given_last, last(name)))
     };
-    let best = known.into_iter().map(|name| (score(name), name)).max_by(|a, b| a.0.total_cmp(&b.0))?;
+    let best = known
+        .into_iter()
+        .map(|name| (score(name), name))
+        // Of two that are as near, the one with fewer sections is meant more often.
+        .max_by(|a, b| {
+            a.0.total_cmp(&b.0).then_with(|| b.1.matches('.').count().cmp(&a.1.matches('.').count()))
+        })?;
     (best.0 >= 0.6).then(|| best.1.to_owned())
 }
 
@@ -206,6 +215,8 @@ mod tests {
         assert_eq!(queue.default.as_deref(), Some("1"));
         assert!(queue.doc.starts_with("Training batches that generation may run ahead"), "{}", queue.doc);
         assert_eq!(find("algo.importance").kind, Kind::Choice(vec!["sampled".into(), "old".into()]));
+        let optional = find("algo.kl.estimator").kind;
+        assert_eq!(optional, Kind::Choice(vec!["k1".into(), "k2".into(), "k3".into()]));
         assert!(find("algo.importance").doc.starts_with("What a token's probability is compared with"));
         assert_eq!(find("optim.schedule").default.as_deref(), Some("constant"));
         assert_eq!(
@@ -237,6 +248,7 @@ mod tests {
         let near = |given| nearest(given, names.iter().map(String::as_str));
         assert_eq!(near("train.async_queue_sz").as_deref(), Some("train.async_queue_size"));
         assert_eq!(near("async_queue_size").as_deref(), Some("train.async_queue_size"));
+        assert_eq!(near("estimator").as_deref(), Some("algo.estimator"));
         assert_eq!(near("train.lr").as_deref(), Some("optim.lr"));
         assert_eq!(near("zzzzzz"), None);
     }

@@ -50,6 +50,13 @@ impl Default for Critic {
     }
 }
 
+impl Agent {
+    /// Whether it is the one that comes with Molt and gives no reward, of whatever version or place.
+    pub(super) fn is_single_turn(&self) -> bool {
+        names(&self.name) == Self::default().name
+    }
+}
+
 /// The plugin that a setting names, of whatever version or place.
 fn names(plugin: &str) -> &str {
     let name = Path::new(plugin).file_name().and_then(|name| name.to_str());
@@ -78,6 +85,11 @@ impl TrainSettings {
             }
         }
         self
+    }
+
+    /// Whether rollouts may have a reward: a plugin gives one, or the agent may.
+    pub fn is_scored(&self) -> bool {
+        !self.reward.name.is_empty() || !self.agent.is_single_turn()
     }
 
     /// Whether the estimator is the one that learns from a teacher alone, of whatever version or place.
@@ -122,8 +134,7 @@ impl TrainSettings {
                      reference.model",
                 );
             }
-            let scores = !self.reward.name.is_empty() || names(&self.agent.name) != Agent::default().name;
-            if self.eval.prompts.is_some() && !scores {
+            if self.eval.prompts.is_some() && !self.is_scored() {
                 say(
                     found,
                     "eval.prompts",

@@ -19,7 +19,7 @@ pub fn load<S: Settings>(
     let keys = keys::<S>();
     let mut problems = Vec::new();
     let mut table = match file {
-        Some((path, text)) => read_file(&keys, path, text, &mut problems),
+        Some((path, text)) => read_file((&keys, &S::beside()), path, text, &mut problems),
         None => Table::new(),
     };
     for (name, text) in flags {
@@ -71,7 +71,7 @@ pub(super) fn write<S: Settings>(settings: &S) -> Result<String, SettingsError> 
 }
 
 /// Parses a file into a table that holds only known keys with values of the right type.
-fn read_file(keys: &[Key], path: &Path, text: &str, problems: &mut Vec<Problem>) -> Table {
+fn read_file(keys: (&[Key], &[Key]), path: &Path, text: &str, problems: &mut Vec<Problem>) -> Table {
     let parsed = DeTable::parse(text).and_then(|lines| Ok((lines, toml::from_str::<Table>(text)?)));
     let (spans, table) = match parsed {
         Ok(both) => both,
@@ -89,8 +89,9 @@ fn read_file(keys: &[Key], path: &Path, text: &str, problems: &mut Vec<Problem>)
     check(keys, table, &mut Vec::new(), &place, problems)
 }
 
+/// Of `keys`, those of the command are taken, and those beside them are left.
 fn check(
-    keys: &[Key],
+    (keys, beside): (&[Key], &[Key]),
     table: Table,
     path: &mut Vec<String>,
     place: &dyn Fn(&[String]) -> String,
@@ -102,6 +103,7 @@ fn check(
         let dotted = path.join(".");
         let found = keys.iter().find(|k| k.starts_with(path));
         match (found, value) {
+            (None, _) if beside.iter().any(|key| key.starts_with(path)) => {}
             (None, _) => {
                 // In a file, a section may be misspelt as well.
                 let all: Vec<Vec<String>> = keys.iter().map(|key| key.path_like(path)).collect();
@@ -110,7 +112,7 @@ fn check(
                 problems.push(unknown(keys, names, path, place(path)));
             }
             (Some(key), Value::Table(inner)) if key.path.len() > path.len() => {
-                good.insert(name, Value::Table(check(keys, inner, path, place, problems)));
+                good.insert(name, Value::Table(check((keys, beside), inner, path, place, problems)));
             }
             (Some(key), value) => {
                 let section = key.path.len() > path.len();

@@ -37,8 +37,8 @@ impl Replay {
             say(found, "replay.capacity", sentence);
         }
         if is_sync {
-            let sentence = "cannot go with train.sync, which is strictly on-policy: take train.async_queue_size 0, which \
-                            waits for every update too";
+            let sentence = "cannot go with train.sync, which is strictly on-policy: take train.sync false and \
+                            train.async_queue_size 0, which waits for every update too";
             say(found, "replay.groups_per_batch", sentence);
         }
     }

@@ -23,6 +23,9 @@ impl TrainSettings {
         name(&mut found, "data.label_key", &self.data.label_key);
         self.agent.check(&mut found);
         self.reward.check(&mut found);
+        if self.teacher.model.is_none() {
+            scored(&mut found, &self.agent, &self.reward.name);
+        }
         self.check_overlong(&mut found);
         self.plugins.check(&mut found);
         self.judge.check(&mut found, &self.plugins);
@@ -41,6 +44,12 @@ impl TrainSettings {
         count(&mut found, "log.trajectories_every", self.log.trajectories_every);
         self.check_policy_version(&mut found);
 
+        if self.eval.prompts.is_none() {
+            for key in self.eval.given() {
+                let sentence = "is set, and does nothing without eval.prompts: name what to evaluate on";
+                say(&mut found, &format!("eval.{key}"), sentence);
+            }
+        }
         if self.train.eval_every.is_some() && self.eval.prompts.is_none() {
             say(&mut found, "train.eval_every", "is set, so eval.prompts must name what to evaluate on");
         }
@@ -87,12 +96,17 @@ impl TrainSettings {
         }
     }
 
+    /// Whether tokens may be trained that were sampled by older weights than those that training on their batch begins with.
+    pub fn trains_older_tokens(&self) -> bool {
+        let waits = self.train.sync || self.train.async_queue_size == 0;
+        !waits || self.replay.groups_per_batch > 0
+    }
+
     /// Invariant: tokens of older weights are trained only with a correction for their age.
     fn check_policy_version(&self, found: &mut Found) {
         let is_replayed = self.replay.groups_per_batch > 0;
-        let on_policy = (self.train.sync || self.train.async_queue_size == 0) && !is_replayed;
         let is_corrected = self.algo.correction.level != CorrectionLevel::Off;
-        if self.algo.importance == Importance::Old && !on_policy && !is_corrected {
+        if self.algo.importance == Importance::Old && self.trains_older_tokens() && !is_corrected {
             let sentence = format!(
                 "is old, but with {} tokens of older weights are trained, which needs a correction: set \
                  algo.correction.level, or use algo.importance sampled, or train.sync without replay",
@@ -178,6 +192,7 @@ impl EvalSettings {
         name(&mut found, "data.label_key", &self.data.label_key);
         self.agent.check(&mut found);
         rewards(&mut found, &self.reward.name, &self.reward.weight);
+        scored(&mut found, &self.agent, &self.reward.name);
         self.plugins.check(&mut found);
         self.judge.check(&mut found, &self.plugins);
         self.generator.check(&mut found);
@@ -227,6 +242,17 @@ impl Reward {
         if let Some(penalty) = self.overlong_penalty {
             number(found, "reward.overlong_penalty", penalty, |p| p > 0.0 && finite(p), "above 0");
         }
+    }
+}
+
+/// Refuses rollouts that nothing scores. Only an agent of another name may give a reward itself.
+fn scored(found: &mut Found, agent: &Agent, rewards: &[String]) {
+    if rewards.is_empty() && agent.is_single_turn() {
+        let sentence = format!(
+            "is required with agent.name {}, which gives no reward: name a reward plugin, such as math",
+            agent.name
+        );
+        say(found, "reward.name", sentence);
     }
 }
 
@@ -356,6 +382,21 @@ impl Lora {
 }
 
 impl Eval {
+    /// What is not as it is by default.
+    fn given(&self) -> Vec<&'static str> {
+        let usual = Self::default();
+        let keys = [
+            ("samples", self.samples != usual.samples),
+            ("k", self.k != usual.k),
+            ("temperature", self.temperature != usual.temperature),
+            ("top_p", self.top_p != usual.top_p),
+            ("max_new_tokens", self.max_new_tokens != usual.max_new_tokens),
+            ("max_context", self.max_context.is_some()),
+            ("stop", !self.stop.is_empty()),
+        ];
+        keys.into_iter().filter(|(_, is_given)| *is_given).map(|(key, _)| key).collect()
+    }
+
     fn check(&self, found: &mut Found) {
         if self.prompts.as_deref().is_some_and(is_empty) {
             say(found, "eval.prompts", "is empty: name a file, or leave it out");

@@ -238,6 +238,24 @@ async fn past_the_error_rate_the_run_stops_with_the_last_failure() {
     }
 }
 
+/// A run of many passes does not make all of them to find that no prompt is of use.
+#[tokio::test]
+async fn a_pass_of_nothing_but_unusable_groups_ends_the_run() {
+    let errors = ErrorLimit { max_rate: 1.0, window: 8 };
+    let plan = Plan { passes: 1000, errors, ..plan(prompts(12, |_| true), 3) };
+    for streaming in [false, true] {
+        let driver = salted(0, driver(single_turn(), exact_match(), answer));
+        let mut batches = match streaming {
+            true => Batches::streaming(driver, plan.clone(), 1),
+            false => Batches::sync(driver, plan.clone()),
+        };
+        let error = batches.next().await.unwrap_err();
+        assert!(matches!(&error, RolloutError::Barren { groups: 13, .. }), "{error}");
+        assert!(error.to_string().contains("infra 39; run.log says why"), "{error}");
+        assert!(batches.take_dropped().len() >= 39);
+    }
+}
+
 #[tokio::test]
 async fn a_run_shorter_than_the_window_is_judged_at_its_end() {
     let plan = Plan { errors: ErrorLimit { max_rate: 0.5, window: 1000 }, ..plan(prompts(4, |_| true), 2) };

@@ -50,6 +50,16 @@ impl Surrogate {
         }
     }
 
+    /// Whether tokens can be clipped.
+    pub fn has_bounds(self) -> bool {
+        self != Self::Importance
+    }
+
+    /// Whether tokens of negative advantage can be clipped too.
+    pub fn has_dual_bound(self) -> bool {
+        matches!(self, Self::Ppo { dual: Some(_), .. })
+    }
+
     /// Whether a token's loss depends on all of its sequence.
     pub fn is_of_sequences(self) -> bool {
         matches!(self, Self::Gspo { .. })

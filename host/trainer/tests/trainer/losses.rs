@@ -2,8 +2,10 @@
 
 use crate::parts::*;
 use crate::scripted::{Scripted, far};
-use molt_core::settings::{Importance, TrainSettings};
+use molt_core::settings::{CorrectionLevel, Importance, TrainSettings};
 use molt_sandbox::LossBatch;
+use molt_trainer::TrainError;
+use molt_trainer::given::check_loss;
 use molt_trainer::loss::surrogate::Surrogate;
 use tokio_util::sync::CancellationToken;
 
@@ -83,6 +85,35 @@ fn compared_with_the_old_policy_a_run_is_not_that_without_memory() {
     settings.algo.importance = Importance::Old;
     let old = trained(&settings, "ppo");
     assert!(apart(&sampled, &old) > 1e-5, "the script did not sample from the policy that is trained");
+}
+
+/// What a loss makes of the age of tokens it shows itself, and nothing corrects for it twice, or not at all.
+#[test]
+fn a_loss_goes_with_what_corrects_for_older_weights() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut settings = TrainSettings::default();
+    settings.model.path = model(dir.path());
+    let check = |settings: &TrainSettings, name: &str| {
+        let mut settings = settings.clone();
+        settings.algo.loss = name.into();
+        runtime().block_on(check_loss(&settings, &loss(name)))
+    };
+    // ppo-clip compares with the probability that a token was sampled with, and old-clip does not.
+    check(&settings, "ppo-clip").unwrap();
+    let error = check(&settings, "old-clip").unwrap_err();
+    assert!(matches!(&error, TrainError::CorrectsNothing { loss } if loss == "old-clip"), "{error}");
+    settings.replay.groups_per_batch = 1;
+    settings.train.async_queue_size = 0;
+    check(&settings, "old-clip").unwrap_err();
+    settings.replay.groups_per_batch = 0;
+    check(&settings, "old-clip").unwrap();
+
+    settings.algo.importance = Importance::Old;
+    settings.algo.correction.level = CorrectionLevel::Token;
+    settings.train.async_queue_size = 1;
+    check(&settings, "old-clip").unwrap();
+    let error = check(&settings, "ppo-clip").unwrap_err();
+    assert!(matches!(&error, TrainError::CorrectsTwice { loss } if loss == "ppo-clip"), "{error}");
 }
 
 /// A plugin knows them too, whatever `algo.importance` is: with it a run ends where one with the host's loss of them does.

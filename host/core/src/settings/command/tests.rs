@@ -15,7 +15,7 @@ fn message<T: std::fmt::Debug>(result: Result<T, SettingsError>) -> String {
 }
 
 /// Settings that validate, so that a test changes one thing.
-const GOOD: &str = "[model]\npath = 'm'\n[data]\nprompts = 'p.jsonl'\n";
+const GOOD: &str = "[model]\npath = 'm'\n[data]\nprompts = 'p.jsonl'\n[reward]\nname = 'math'\n";
 
 fn refused(pairs: &[(&str, &str)]) -> String {
     message(train(GOOD, pairs).expect("loads").validate())
@@ -188,16 +188,44 @@ fn a_key_of_another_command_is_unknown() {
     assert!(message(error).starts_with("--train.sync: there is no setting train.sync"));
 }
 
+/// An evaluation reads of the file of a training run what it has itself; what neither has is refused.
+#[test]
+fn an_evaluation_takes_the_file_of_a_training_run() {
+    let file = "[model]\npath = 'm'\n[data]\nprompts = 'p.jsonl'\nlabel_key = 'gold'\n[reward]\nname = 'math'\n\
+                lowest = -1\n[train]\nsync = true\n[algo.kl]\ncoef = 0.1\n[eval]\nprompts = 'e.jsonl'\n";
+    let of = |file: &str| load::<EvalSettings>(Some((Path::new("run.toml"), file)), &[]);
+    let settings = of(file).expect("loads");
+    settings.validate().expect("is good");
+    assert_eq!(
+        (settings.data.label_key.as_str(), &settings.reward.name[..]),
+        ("gold", &["math".to_owned()][..])
+    );
+    let whole = TrainSettings::default().to_toml().expect("TOML");
+    of(&whole).expect("all that a training run writes down is known");
+    assert_eq!(
+        message(of("[reward]\nlowst = 1\n[traim]\nx = 1\n")),
+        "run.toml:2: there is no setting reward.lowst; did you mean reward.weight?\n\
+         run.toml:3: there is no setting traim"
+    );
+    let error = load::<EvalSettings>(None, &flags(&[("train.sync", "true")]));
+    assert!(
+        message(error).contains("there is no setting train.sync"),
+        "a flag is of the command it is given to"
+    );
+}
+
 #[test]
 fn required_paths_are_reported_together() {
     assert_eq!(
         message(TrainSettings::default().validate()),
         "model.path is required: a Hugging Face model directory\n\
-         data.prompts is required: a file with one JSON object per line"
+         data.prompts is required: a file with one JSON object per line\n\
+         reward.name is required with agent.name single-turn, which gives no reward: name a reward plugin, such as math"
     );
     assert_eq!(
         message(EvalSettings::default().validate()),
         "model.path is required: a Hugging Face model directory\n\
+         reward.name is required with agent.name single-turn, which gives no reward: name a reward plugin, such as math\n\
          eval.prompts is required: a file with one JSON object per line"
     );
     assert_eq!(
@@ -261,7 +289,7 @@ fn a_curriculum_and_a_replay_buffer_that_cannot_work_are_refused() {
     assert_eq!(
         refused(&[two, ("train.sync", "true")]),
         "replay.groups_per_batch cannot go with train.sync, which is strictly on-policy: take \
-         train.async_queue_size 0, which waits for every update too"
+         train.sync false and train.async_queue_size 0, which waits for every update too"
     );
     assert_eq!(
         refused(&[two, ("train.async_queue_size", "0"), ("algo.importance", "old")]),
@@ -387,7 +415,10 @@ fn each_rule_refuses_what_it_is_for() {
         (&[("judge.concurrency", "0")], "judge.concurrency is 0"),
         (&[("reward.name", "a,")], "reward.name holds an empty name"),
         (&[("reward.name", "a,b,a")], "reward.name holds a twice"),
-        (&[("reward.weight", "1")], "reward.weight has length 1, but reward.name has length 0"),
+        (
+            &[("reward.name", ""), ("reward.weight", "1")],
+            "reward.weight has length 1, but reward.name has length 0",
+        ),
         (
             &[("reward.name", "a,b"), ("reward.weight", "1")],
             "reward.weight has length 1, but reward.name has length 2",
@@ -395,6 +426,12 @@ fn each_rule_refuses_what_it_is_for() {
         (
             &[("reward.name", "a"), ("reward.weight", "inf")],
             "reward.weight is inf, but must be finite numbers",
+        ),
+        (&[("eval.samples", "4")], "eval.samples is set, and does nothing without eval.prompts"),
+        (&[("eval.stop", "x")], "eval.stop is set, and does nothing without eval.prompts"),
+        (
+            &[("algo.kl.estimator", "k2")],
+            "algo.kl.estimator is set, and does nothing while algo.kl.coef is 0",
         ),
         (&[("train.eval_every", "5")], "train.eval_every is set, so eval.prompts must name"),
         (&[("train.keep_best", "accuracy")], "train.keep_best is set, so eval.prompts must name"),
@@ -479,7 +516,12 @@ fn each_rule_refuses_what_it_is_for() {
             "algo.kl.in is loss, and teacher.model teaches by the reward",
         ),
         (
-            &[("teacher.model", "t"), ("eval.prompts", "e.jsonl"), ("agent.name", "single-turn@0.1.0")],
+            &[
+                ("reward.name", ""),
+                ("teacher.model", "t"),
+                ("eval.prompts", "e.jsonl"),
+                ("agent.name", "single-turn@0.1.0"),
+            ],
             "eval.prompts is set, and nothing scores what is evaluated",
         ),
         (
