@@ -91,7 +91,10 @@ fn rollouts_that_nothing_scores_and_labels_that_are_not_there() {
     refused(&["--reward.name="], &["reward.name is required with agent.name single-turn"]);
     refused(
         &["--data.label_key", "gold"],
-        &["data.label_key is gold, and no row has that column", "the first row has the columns answer"],
+        &[
+            "data.label_key is gold, and no row has a value in that column",
+            "the columns that the first row has: answer",
+        ],
     );
 }
 
@@ -99,7 +102,7 @@ fn rollouts_that_nothing_scores_and_labels_that_are_not_there() {
 #[test]
 fn a_loss_that_corrects_where_the_settings_do_or_not_at_all() {
     let twice = ["--algo.importance", "old", "--algo.correction.level", "token", "--algo.loss", "ppo-clip"];
-    refused(&twice, &["the loss ppo-clip turns on the probability", "would do it twice"]);
+    refused(&twice, &["the loss ppo-clip turns on the probability", "would have it done twice"]);
     refused(&["--algo.loss", "GSPO"], &["algo.loss GSPO cannot be used", "did you mean gspo?"]);
 }
 

@@ -13,7 +13,10 @@ pub(crate) fn run(settings: EvalSettings) -> Result<(), Stop> {
     let mut plugins = wiring::Plugins::new(&settings.plugins, &settings.judge)?;
     let environment = plugins.environment(&settings.agent)?;
     let rewards = plugins.rewards(&settings.reward.weighted())?;
-    plugins.check_names()?;
+    // What limits plugins that only training has may come with its file.
+    if let Err(stray) = plugins.check_names() {
+        eprintln!("warning: {}", stray.error);
+    }
 
     let (data, eval) = (&settings.data, &settings.eval);
     // Validation made sure that it is set.

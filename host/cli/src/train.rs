@@ -147,8 +147,12 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
     data += &wiring::unlabelled(&prompts, &settings.data.label_key);
     eprintln!("prompts   {data}{}", present::skipped(skipped));
     plugins.describe().iter().for_each(|line| eprintln!("{line}"));
-    if rewards.is_empty() {
-        eprintln!("reward    none (reward.name): the agent itself must score");
+    match rewards.is_empty() {
+        true if settings.is_scored() => {
+            eprintln!("reward    none (reward.name): the agent itself must score")
+        }
+        true => eprintln!("reward    none: all that is learnt is from the teacher"),
+        false => {}
     }
     if let Some(env) = &rank {
         eprintln!("ranks     {env}");
@@ -195,6 +199,11 @@ fn tell(summary: &Summary) -> String {
     if let (Some(first), Some(last)) = (summary.reward_first, summary.reward_last) {
         text += &format!(
             "reward    {first:.3} -> {last:.3}, means of the first and the last tenth of the steps\n"
+        );
+    }
+    if let (Some(first), Some(last)) = (summary.kl_first, summary.kl_last) {
+        text += &format!(
+            "kl        {first:.4} -> {last:.4} per token from the reference or teacher, means of the first and the last tenth of the steps\n"
         );
     }
     if let Some(after) = summary.held_out_accuracy_after {

@@ -142,11 +142,15 @@ pub(crate) fn prompts(
     )?;
     // The usual column may be missing: not every reward and agent wants a label.
     if label_key != EvalData::default().label_key && prompts.rows.iter().all(|row| row.label.is_none()) {
-        let error = format!("{}: data.label_key is {label_key}, and no row has that column", unusable());
+        let error =
+            format!("{}: data.label_key is {label_key}, and no row has a value in that column", unusable());
         let has: Vec<&str> = prompts.rows[0].fields.iter().map(|(name, _)| name.as_str()).collect();
         let help = match has[..] {
             [] => "leave data.label_key out if there are no expected answers".to_owned(),
-            _ => format!("beside the prompt, the first row has the columns {}", has.join(", ")),
+            _ => format!(
+                "leave data.label_key out if there are no expected answers, or name one of the columns that the first row has: {}",
+                has.join(", ")
+            ),
         };
         return Err(Stop::user(error, help));
     }

@@ -249,9 +249,11 @@ pub(crate) struct Book {
     pub(crate) dropped: Vec<Dropped>,
     /// Groups since the last batch.
     pub(crate) census: Census,
-    /// Groups in a row that were unusable, and how many there may be: a pass over the data, and no fewer than rollouts are
-    /// looked at before failures end the run.
-    barren: (usize, usize),
+    /// Groups in a row that were unusable.
+    unusable: usize,
+    /// So many of them may be: all prompts once. Of a few prompts, as many as failures are counted over, so that no single bad
+    /// moment ends the run.
+    most_unusable: usize,
 }
 
 impl Book {
@@ -263,7 +265,8 @@ impl Book {
             guard: ErrorGuard::new(plan.errors, planned),
             dropped: Vec::new(),
             census: Census::default(),
-            barren: (0, plan.prompts.rows.len().max(plan.errors.window)),
+            unusable: 0,
+            most_unusable: plan.prompts.rows.len().max(plan.errors.window),
         }
     }
 
@@ -279,7 +282,7 @@ impl Book {
             self.give_up(&group, &DropReason::GroupUnusable, &detail);
             return self.barren();
         }
-        self.barren.0 = 0;
+        self.unusable = 0;
         self.census.enter(&group);
         if let Some(filter) = self.filter
             && let Some(detail) = filter.refuses(&group)
@@ -295,16 +298,15 @@ impl Book {
     /// One more group that was unusable. More of them in a row than there are prompts end the run: one whose prompts are all
     /// too long would go on to its last pass.
     fn barren(&mut self) -> Result<Option<Group>, RolloutError> {
-        self.barren.0 += 1;
-        let (groups, most) = self.barren;
-        if groups <= most {
+        self.unusable += 1;
+        if self.unusable <= self.most_unusable {
             return Ok(None);
         }
         let mut dropped = BTreeMap::new();
         for drop in &self.dropped {
             *dropped.entry(drop.reason.label().to_owned()).or_default() += 1;
         }
-        Err(RolloutError::Barren { groups, dropped })
+        Err(RolloutError::Barren { groups: self.unusable, dropped })
     }
 
     /// Drops what is left of a group.
@@ -360,6 +362,29 @@ mod tests {
         Group { id: GroupId(id), task: task.clone(), outcomes }
     }
 
+    /// A usable group among them, or one that is filtered, begins the count anew.
+    #[test]
+    fn unusable_groups_are_counted_in_a_row() {
+        let filter = GroupFilter { by: FilterBy::PassRate, low: 0.0, high: 1.0, lowest: 0.0, max_refills: 9 };
+        for between in [[Some(true), Some(false)], [Some(true), Some(true)]] {
+            let mut book = Book {
+                min_finished: 1,
+                filter: Some(filter),
+                guard: ErrorGuard::new(ErrorLimit { max_rate: 1.0, window: 16 }, 60),
+                dropped: Vec::new(),
+                census: Census::default(),
+                unusable: 0,
+                most_unusable: 2,
+            };
+            let unusable = [None, None];
+            for members in [unusable, unusable, between, unusable, unusable] {
+                book.enter(group(1, &members)).expect("there are two in a row at most");
+            }
+            let error = book.enter(group(6, &unusable)).expect_err("the third in a row");
+            assert!(matches!(error, RolloutError::Barren { groups: 3, .. }), "{error}");
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig {
             rng_seed: RngSeed::Fixed(20), failure_persistence: None, ..ProptestConfig::default()
@@ -382,7 +407,8 @@ mod tests {
                 guard: ErrorGuard::new(limit, 60),
                 dropped: Vec::new(),
                 census: Census::default(),
-                barren: (0, usize::MAX),
+                unusable: 0,
+                most_unusable: usize::MAX,
             };
             // In two batches, whichever groups are in each.
             let mut batches = Vec::new();

@@ -31,7 +31,7 @@ pub enum RolloutError {
     )]
     Filtered { filtered: usize, max: usize },
     #[error(
-        "none of the last {groups} prompts, one after the other, gave rollouts to train on; dropped since the last batch: {}; \
+        "{groups} groups in a row, more than there are prompts, gave nothing to train on; dropped since the last batch: {}; \
          run.log says why",
         counts(dropped)
     )]

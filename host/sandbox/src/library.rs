@@ -119,7 +119,7 @@ impl Library {
             },
             _ => LoadError::NotFound {
                 name: reference.text.to_owned(),
-                near: self.near(reference.stem),
+                near: self.near(reference.stem, |_| true),
                 looked_in: self.places.clone(),
             },
         }
@@ -143,32 +143,31 @@ impl Library {
         files
     }
 
-    /// What was not found, without a hint at plugins of another kind than is wanted.
+    /// What was not found, with hints at plugins of the wanted kind alone.
     pub(crate) fn of_kind(&self, error: LoadError, wanted: Kind) -> LoadError {
-        let is_wanted = |name: &String| {
-            self.find(name).and_then(|file| inspect(&file)).is_ok_and(|info| info.kind == wanted)
-        };
         match error {
-            LoadError::NotFound { name, mut near, looked_in } => {
-                near.retain(is_wanted);
+            LoadError::NotFound { name, looked_in, .. } => {
+                let is_wanted = |file: &PathBuf| inspect(file).is_ok_and(|info| info.kind == wanted);
+                let stem = Reference::parse(&name).map_or(&*name, |reference| reference.stem);
+                let near = self.near(stem, is_wanted);
                 LoadError::NotFound { name, near, looked_in }
             }
             other => other,
         }
     }
 
-    /// Names that are like `name`, the likest first.
-    fn near(&self, name: &str) -> Vec<String> {
-        let mut names: Vec<(f64, String)> = self
-            .files()
+    /// Names of files that are `fit` and like `name`, the likest first.
+    fn near(&self, name: &str, fit: impl Fn(&PathBuf) -> bool) -> Vec<String> {
+        let files = self.files();
+        let mut names: Vec<(f64, String, &PathBuf)> = files
             .iter()
-            .map(|file| plugin_name(file))
-            .map(|candidate| (strsim::jaro_winkler(name, &candidate), candidate))
-            .filter(|(likeness, _)| *likeness > 0.8)
+            .map(|file| (plugin_name(file), file))
+            .map(|(candidate, file)| (strsim::jaro_winkler(name, &candidate), candidate, file))
+            .filter(|(likeness, ..)| *likeness > 0.8)
             .collect();
         names.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
         names.dedup_by(|a, b| a.1 == b.1);
-        names.into_iter().map(|(_, name)| name).take(2).collect()
+        names.into_iter().filter(|(.., file)| fit(file)).map(|(_, name, _)| name).take(2).collect()
     }
 }
 

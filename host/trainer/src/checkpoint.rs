@@ -3,19 +3,20 @@
 //! `checkpoints/step-000010/` holds `checkpoint.json`, which names every other file with its digest, and its own; a part of
 //! every rank; `state`, where the loop is; and the exported model, if that is asked for. It is written under another name, flushed, and renamed.
 
-use crate::disk::{remove, replace, write};
+mod manifest;
+mod write;
+
+pub(crate) use manifest::hexadecimal;
+pub use manifest::{Identity, digest_of};
+pub(crate) use write::Checkpoints;
+
 use crate::error::TrainError;
-use crate::mesh::Mesh;
-use crate::save::save_model;
 use crate::step::Learner;
 use crate::step::part::{digest, file_name};
-use molt_core::settings::{self, Ckpt};
+use manifest::Manifest;
+use molt_core::settings;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,127 +27,6 @@ const STATE: &str = "state";
 const MODEL: &str = "model";
 /// Where the parts of the critic are.
 const CRITIC: &str = "critic";
-
-/// Raised when files are laid out in another way.
-const FORMAT: u32 = 5;
-
-/// What a run is of, which one that goes on must be of too.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Identity {
-    /// The command: `train` or `sft`.
-    pub command: String,
-    /// The digest of what it is trained on.
-    pub data: String,
-    /// The fingerprint of the weights, if some of them are not trained, and so in no checkpoint.
-    pub frozen: Option<String>,
-    /// What plugins it has.
-    pub components: Value,
-    /// Its resolved settings, in TOML.
-    pub settings: String,
-}
-
-impl Identity {
-    /// Of a run over `data`, whose contents are what counts.
-    ///
-    /// # Errors
-    /// If a file cannot be read.
-    pub fn new(
-        command: &str,
-        data: &[&Path],
-        components: Value,
-        settings: String,
-    ) -> Result<Self, TrainError> {
-        Ok(Self { command: command.to_owned(), data: digest_of(data)?, frozen: None, components, settings })
-    }
-}
-
-/// The digest of what these files hold.
-///
-/// # Errors
-/// If one cannot be read.
-pub fn digest_of(files: &[&Path]) -> Result<String, TrainError> {
-    let of = |path: &&Path| {
-        let digest =
-            digest(path).map_err(|source| TrainError::Unreadable { path: path.to_path_buf(), source })?;
-        Ok(hexadecimal(&digest))
-    };
-    Ok(files.iter().map(of).collect::<Result<Vec<_>, TrainError>>()?.join(" "))
-}
-
-impl Identity {
-    /// Of a run that trains a part of weights with this fingerprint.
-    #[must_use]
-    pub fn over(self, fingerprint: &str) -> Self {
-        Self { frozen: Some(hexadecimal(&Sha256::digest(fingerprint))), ..self }
-    }
-}
-
-/// `checkpoint.json`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Manifest {
-    format: u32,
-    step: u64,
-    #[serde(flatten)]
-    mesh: Mesh,
-    #[serde(flatten)]
-    policy: Trained,
-    critic: Option<Trained>,
-    /// SHA-256 of every other file, in hexadecimal.
-    files: BTreeMap<String, String>,
-    #[serde(flatten)]
-    of: Identity,
-    /// SHA-256 of this file, with zeros in the place of these digits.
-    digest: String,
-}
-
-impl Manifest {
-    /// As a file. Whatever its digest is before, it is right in there.
-    fn seal(mut self) -> serde_json::Result<Vec<u8>> {
-        self.digest = UNKNOWN.to_owned();
-        let mut text = serde_json::to_string_pretty(&self)?;
-        let digest = hexadecimal(&Sha256::digest(&text));
-        // The last field; what looks like it before would be a setting.
-        if let Some(at) = text.rfind(UNKNOWN) {
-            text.replace_range(at..at + UNKNOWN.len(), &digest);
-        }
-        Ok(text.into_bytes())
-    }
-
-    /// Reads the file, or says why it cannot be used.
-    fn open(text: &[u8]) -> Result<Self, String> {
-        #[derive(Deserialize)]
-        struct Format {
-            format: u32,
-        }
-        let damaged = |error: serde_json::Error| format!("{MANIFEST} is damaged: {error}");
-        let Format { format } = serde_json::from_slice(text).map_err(damaged)?;
-        if format != FORMAT {
-            return Err(format!("it is of format {format}, and this version of molt reads {FORMAT}"));
-        }
-        let manifest: Self = serde_json::from_slice(text).map_err(damaged)?;
-        let mut as_written = String::from_utf8_lossy(text).into_owned();
-        let at = as_written.rfind(&manifest.digest).filter(|_| manifest.digest.len() == UNKNOWN.len());
-        if let Some(at) = at {
-            as_written.replace_range(at..at + UNKNOWN.len(), UNKNOWN);
-        }
-        if hexadecimal(&Sha256::digest(&as_written)) != manifest.digest {
-            return Err(format!("{MANIFEST} is damaged: it is not what was written"));
-        }
-        Ok(manifest)
-    }
-}
-
-/// The digits of a digest before it is known.
-const UNKNOWN: &str = "0000000000000000000000000000000000000000000000000000000000000000";
-
-/// A model of which there are parts.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Trained {
-    /// Updates of the optimiser.
-    updates: u64,
-    /// Shape of every trained parameter.
-    parameters: BTreeMap<String, Vec<i64>>,
-}
 
 /// A checkpoint whose files are whole.
 #[derive(Debug, Clone, PartialEq)]
@@ -169,7 +49,7 @@ const OF_MODELS: [&str; 8] = [
     "model.path",
     "reference.model",
     "teacher.model",
-    "algo.kl.coef",
+    "algo.estimator",
     "critic.model",
     "critic.optim.freeze",
     "optim.freeze",
@@ -271,15 +151,19 @@ impl Checkpoint {
         let changes = settings::changes(settings, &before.settings)
             .map_err(|error| refused(format!("its settings are damaged: {error}")))?;
         if before.frozen != now.frozen {
-            let of_models =
-                |change: &&settings::Change| OF_MODELS.iter().any(|key| change.key.starts_with(key));
-            let changed: Vec<String> = changes
-                .iter()
-                .filter(of_models)
+            let of_models = |change: &&settings::Change| match change.key.as_str() {
+                // Whether there is a reference, and not how much it counts.
+                "algo.kl.coef" => [&change.before, &change.now].iter().any(|coef| coef.parse() == Ok(0.0)),
+                key => OF_MODELS.iter().any(|of_models| key.starts_with(of_models)),
+            };
+            let changed = changes.iter().filter(of_models);
+            let changed: Vec<String> = changed
                 .map(|change| format!("{} was {} and is {}", change.key, change.before, change.now))
                 .collect();
-            let why =
-                if changed.is_empty() { "their files have changed".to_owned() } else { changed.join(", ") };
+            let why = match changed.is_empty() {
+                true => "their files have changed; go on with those that it began with".to_owned(),
+                false => format!("{}; set them as they were", changed.join(", ")),
+            };
             return Err(refused(format!(
                 "the weights that are not trained, such as those of a reference or teacher, are others than it began with: \
                  {why}"
@@ -328,26 +212,6 @@ impl Checkpoint {
     }
 }
 
-impl Trained {
-    fn new(learner: &Learner) -> Self {
-        Self { updates: learner.version().0, parameters: learner.shapes() }
-    }
-
-    /// Whether it is of the model that the learner trains, or why not.
-    fn is_of(&self, learner: &Learner) -> Result<(), String> {
-        let (had, has) = (&self.parameters, learner.shapes());
-        let other = had.iter().chain(&has).find(|(name, _)| had.get(*name) != has.get(*name));
-        let Some((name, shape)) = other else { return Ok(()) };
-        Err(match (had.get(name), has.get(name)) {
-            (Some(had), Some(has)) => format!("of another model: {name} was {had:?} and is {has:?}"),
-            (Some(_), None) => {
-                format!("of another model, or another part of it is trained: {name} {shape:?} is not")
-            }
-            _ => format!("of another model, or another part of it was trained: {name} {shape:?} was not"),
-        })
-    }
-}
-
 /// The files of all ranks' parts in a folder of the checkpoint, or in itself if that is empty.
 fn part_names(folder: &str, ranks: usize) -> impl Iterator<Item = String> {
     (0..ranks).map(move |rank| match folder {
@@ -362,136 +226,6 @@ pub struct From {
     /// None at the beginning.
     pub checkpoint: Option<Checkpoint>,
     pub identity: Identity,
-}
-
-/// Writes the checkpoints of a run.
-#[derive(Debug)]
-pub(crate) struct Checkpoints<'a> {
-    /// `checkpoints/` in the run directory.
-    dir: PathBuf,
-    settings: &'a Ckpt,
-    model: &'a settings::Model,
-    of: Identity,
-    /// The step of the last one.
-    last: u64,
-}
-
-impl<'a> Checkpoints<'a> {
-    /// For a run in `run_dir` that begins after step `last`.
-    pub(crate) fn new(
-        run_dir: &Path,
-        (settings, model): (&'a Ckpt, &'a settings::Model),
-        of: Identity,
-        last: u64,
-    ) -> Self {
-        Self { dir: run_dir.join(FOLDER), settings, model, of, last }
-    }
-
-    /// Whether one is to be written after `step`, which the run ends with or not.
-    pub(crate) fn due(&self, step: u64, is_end: bool) -> bool {
-        step > self.last && self.settings.every.is_some_and(|every| is_end || step.is_multiple_of(every))
-    }
-
-    /// Writes one, and then forgets those that are too many.
-    ///
-    /// # Errors
-    /// If it cannot be written; what was there before is still there then.
-    pub(crate) fn save(
-        &mut self,
-        models: (&mut Learner, Option<&mut Learner>),
-        step: u64,
-        state: &impl Serialize,
-    ) -> Result<(), TrainError> {
-        let part = self.dir.join(format!(".step-{step:06}.part"));
-        let result = self.write(models, step, state, &part).and_then(|()| {
-            let place = self.dir.join(format!("step-{step:06}"));
-            // One of the same step, which could not be used or is written anew, is out of the way at once.
-            let old = self.dir.join(format!(".step-{step:06}.old"));
-            replace(&part, &place, &old).map_err(|source| TrainError::Write { path: place, source })
-        });
-        if let Err(error) = result {
-            // What is half-written must not stay; the first error is the one to report.
-            let _ = remove(&part);
-            return Err(TrainError::Save { step, last: self.last, source: Box::new(error) });
-        }
-        self.last = step;
-        self.forget();
-        Ok(())
-    }
-
-    fn write(
-        &self,
-        (policy, mut critic): (&mut Learner, Option<&mut Learner>),
-        step: u64,
-        state: &impl Serialize,
-        part: &Path,
-    ) -> Result<(), TrainError> {
-        let unwritable = |source| TrainError::Write { path: part.to_owned(), source };
-        remove(part).and_then(|()| fs::create_dir_all(part)).map_err(unwritable)?;
-        let mut files: BTreeMap<String, String> = BTreeMap::new();
-        let models = std::iter::once(("", &mut *policy)).chain(critic.as_deref_mut().map(|it| (CRITIC, it)));
-        for (folder, learner) in models {
-            let parts = learner.save(&part.join(folder))?;
-            let names = part_names(folder, parts.len());
-            for (rank, (name, digest)) in names.zip(&parts).enumerate() {
-                if !part.join(&name).exists() {
-                    return Err(TrainError::NotShared { rank, path: part.to_owned() });
-                }
-                files.insert(name, hexadecimal(digest));
-            }
-        }
-        let state = postcard::to_allocvec(state).map_err(|error| unwritable(io::Error::other(error)))?;
-        let path = part.join(STATE);
-        let written = write(&path, &state).and_then(|()| digest(&path));
-        files.insert(STATE.to_owned(), hexadecimal(&written.map_err(unwritable)?));
-        if self.settings.export {
-            save_model(policy, self.model, &part.join(MODEL))?;
-            for name in files_below(part).map_err(unwritable)? {
-                if let Entry::Vacant(place) = files.entry(name) {
-                    let digest = digest(&part.join(place.key())).map_err(unwritable)?;
-                    place.insert(hexadecimal(&digest));
-                }
-            }
-        }
-        let manifest = Manifest {
-            format: FORMAT,
-            step,
-            mesh: policy.mesh(),
-            policy: Trained::new(policy),
-            critic: critic.as_deref().map(Trained::new),
-            files,
-            of: self.of.clone(),
-            digest: String::new(),
-        };
-        let text = manifest.seal().map_err(|error| unwritable(error.into()))?;
-        write(&part.join(MANIFEST), &text).map_err(unwritable)
-    }
-
-    /// Removes what was left half-written, and the oldest while there are too many or they take too much. What cannot
-    /// be removed stays.
-    fn forget(&self) {
-        for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
-            if entry.file_name().to_string_lossy().starts_with(".step-") {
-                let _ = remove(&entry.path());
-            }
-        }
-        let Ok(all) = list(&self.dir) else { return };
-        // Later ones are of steps that this run did not go on from, such as one that was damaged.
-        let (mut all, abandoned): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|(step, _)| *step <= self.last);
-        abandoned.iter().for_each(|(_, dir)| drop(remove(dir)));
-        let newest = all.pop();
-        let limit = self.settings.keep_gib.map(|gib| (gib * (1_u64 << 30) as f64) as u64);
-        let mut left: Vec<u64> = all.iter().chain(&newest).map(|(_, dir)| size(dir)).collect();
-        for (_, dir) in &all {
-            let too_large = limit.is_some_and(|limit| left.iter().sum::<u64>() > limit);
-            if left.len() <= self.settings.keep && !too_large {
-                break;
-            }
-            let _ = remove(dir);
-            left.remove(0);
-        }
-    }
 }
 
 /// The checkpoints in a folder, by ascending step. None if there is no such folder.
@@ -529,25 +263,12 @@ fn files_below(dir: &Path) -> io::Result<Vec<String>> {
     Ok(all)
 }
 
-/// Bytes of all files below a directory.
-fn size(dir: &Path) -> u64 {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let of = |entry: fs::DirEntry| match entry.metadata() {
-        Ok(metadata) if metadata.is_dir() => size(&entry.path()),
-        Ok(metadata) => metadata.len(),
-        Err(_) => 0,
-    };
-    entries.map(of).sum()
-}
-
-pub(crate) fn hexadecimal(digest: &[u8]) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 #[cfg(test)]
 mod tests {
+    use super::manifest::UNKNOWN;
     use super::*;
     use crate::step::tests::{alone, decoder, layout};
+    use molt_core::settings::Ckpt;
 
     /// A checkpoint of a small policy and a critic, with the model, in a run directory.
     fn written(run: &Path) -> PathBuf {
@@ -560,6 +281,34 @@ mod tests {
         let (mut policy, mut critic) = (alone(decoder("0.3"), layout(40)), alone(decoder("0.2"), layout(40)));
         checkpoints.save((&mut policy, Some(&mut critic)), 1, &"here").expect("room");
         run.join("checkpoints/step-000001")
+    }
+
+    #[test]
+    fn other_weights_beside_the_trained_ones_are_told_with_the_setting_that_brings_them() {
+        let run = tempfile::tempdir().expect("a directory");
+        let settings = |coef: f64, lr: f64| {
+            let mut settings = settings::TrainSettings::default();
+            (settings.algo.kl.coef, settings.optim.lr) = (coef, lr);
+            settings
+        };
+        let of = |settings: &settings::TrainSettings, frozen: &str| {
+            let settings = settings::Settings::to_toml(settings).expect("TOML");
+            Identity { command: "train".to_owned(), settings, ..Identity::default() }.over(frozen)
+        };
+        let before = settings(0.1, 0.5);
+        written(run.path());
+        let found = Checkpoint::find(run.path()).expect("it can be read");
+        let mut checkpoint = found.checkpoint.expect("a good one");
+        checkpoint.manifest.of = of(&before, "a");
+        let told = |now: &settings::TrainSettings, frozen: &str| {
+            checkpoint.differences(&of(now, frozen), now).expect_err("it cannot go on").to_string()
+        };
+        let none = told(&settings(0.0, 0.5), "b");
+        assert!(none.contains("algo.kl.coef was 0.1 and is 0.0; set them as they were"), "{none}");
+        let files = told(&settings(0.2, 0.25), "b");
+        assert!(files.contains("their files have changed"), "{files}");
+        let same = checkpoint.differences(&of(&settings(0.2, 0.5), "a"), &settings(0.2, 0.5));
+        assert_eq!(same.expect("it goes on"), ["algo.kl.coef: 0.1 -> 0.2"]);
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub enum TrainError {
     TeacherUnused { estimator: String },
     #[error(
         "the loss {loss} turns on the probability that a token was sampled with: it corrects for older weights itself, and \
-         algo.importance old, with algo.correction, would do it twice: leave both out"
+         algo.correction.level would have it done twice: leave that and algo.importance out"
     )]
     CorrectsTwice { loss: String },
     #[error(

@@ -7,7 +7,7 @@
 use crate::error::TrainError;
 use crate::loss::Given;
 use crate::step::{Learner, PolicyRow};
-use molt_core::settings::{Importance, TrainSettings};
+use molt_core::settings::{CorrectionLevel, Importance, TrainSettings};
 use molt_core::trajectory::Segment;
 use molt_sandbox::{Failure, Loss, LossBatch, Losses};
 use tokio::runtime::Handle;
@@ -27,7 +27,9 @@ pub async fn check_loss(settings: &TrainSettings, plugin: &Loss) -> Result<(), T
     let corrects = answers.iter().any(|answer| *answer != answers[0]);
     let loss = || settings.algo.loss.clone();
     match settings.algo.importance {
-        Importance::Old if corrects => Err(TrainError::CorrectsTwice { loss: loss() }),
+        Importance::Old if corrects && settings.algo.correction.level != CorrectionLevel::Off => {
+            Err(TrainError::CorrectsTwice { loss: loss() })
+        }
         Importance::Sampled if !corrects && settings.trains_older_tokens() => {
             Err(TrainError::CorrectsNothing { loss: loss() })
         }

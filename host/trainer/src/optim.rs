@@ -309,6 +309,22 @@ mod tests {
         assert!(found[1].1.contains("of w at"), "{}", found[1].1);
     }
 
+    /// One rank holds what has no gradient, and takes part in the step of the others.
+    #[test]
+    fn a_step_is_one_if_any_rank_has_a_gradient() {
+        let found = ranks(2, |group| {
+            let groups = Groups::from(group);
+            let mut optimiser = Optimiser::new(vec![parameter("w", &[1.0], &[1])], &Optim::default(), 4);
+            let mut steps = |of_each: [f64; 2]| {
+                let gradient = tensor(&[of_each[groups.all.rank()]]);
+                optimiser.update(&[gradient], Some(&groups)).expect("finite");
+                optimiser.steps()
+            };
+            [steps([0.0, 2.0]), steps([0.0, 0.0]), steps([1.0, 0.0])]
+        });
+        assert_eq!(found, [[1, 1, 2]; 2]);
+    }
+
     /// Sums of squares of integers are exact, in any order; 10000 elements are two blocks and a rest.
     #[test]
     fn squares_are_summed_in_blocks() {

@@ -78,6 +78,9 @@ pub struct Summary {
     /// Mean reward of the trained rollouts of the first tenth of the steps, and of the last.
     pub reward_first: Option<f64>,
     pub reward_last: Option<f64>,
+    /// Mean divergence from the reference, or teacher, of the first tenth of the steps, and of the last.
+    pub kl_first: Option<f64>,
+    pub kl_last: Option<f64>,
     /// What `best/` holds, if the run keeps that.
     pub best: Option<Kept>,
     /// Batches up to the last, in a row, of which the mask of `algo.correction` left next to nothing.
@@ -89,6 +92,9 @@ pub struct Summary {
     /// Sum and number of the trained rewards of every step.
     #[serde(skip)]
     pub(crate) rewards: Vec<(f64, usize)>,
+    /// The divergence of every step, as [`Summary::rewards`].
+    #[serde(skip)]
+    pub(crate) divergences: Vec<(f64, usize)>,
 }
 
 /// The model that did best in an evaluation.
@@ -107,8 +113,8 @@ impl Summary {
     }
 
     /// The summary of a checkpoint, to go on with.
-    pub(crate) fn resumed(self, rewards: Vec<(f64, usize)>) -> Self {
-        Self { before_s: self.wall_s, rewards, ..self }
+    pub(crate) fn resumed(self, [rewards, divergences]: [Vec<(f64, usize)>; 2]) -> Self {
+        Self { before_s: self.wall_s, rewards, divergences, ..self }
     }
 
     /// Takes the time since the run was `started`.
@@ -138,8 +144,8 @@ impl Summary {
         ))
     }
 
-    /// Takes in one step and the rewards it trained on.
-    pub fn add_step(&mut self, sums: &PolicySums, rewards: &[f64]) {
+    /// Takes in one step, the rewards it trained on, and the divergence that it saw, if there is any.
+    pub fn add_step(&mut self, sums: &PolicySums, rewards: &[f64], kl: Option<f64>) {
         self.steps += 1;
         self.tokens += sums.tokens;
         if sums.on_policy > 0 {
@@ -147,14 +153,20 @@ impl Summary {
             self.logprob_gap_max = Some(most.max(sums.gap_max));
         }
         self.rewards.push((rewards.iter().sum(), rewards.len()));
-        let tenth = self.rewards.len().div_ceil(10);
-        self.reward_first = mean(&self.rewards[..tenth]);
-        self.reward_last = mean(&self.rewards[self.rewards.len() - tenth..]);
+        self.divergences.push((kl.unwrap_or(0.0), usize::from(kl.is_some())));
+        (self.reward_first, self.reward_last) = tenths(&self.rewards);
+        (self.kl_first, self.kl_last) = tenths(&self.divergences);
     }
 }
 
 /// With this share of a batch outside the band of its correction, nothing is learnt from it.
 const ALL_MASKED: f64 = 0.999;
+
+/// The means of the first tenth of the steps, and of the last.
+fn tenths(steps: &[(f64, usize)]) -> (Option<f64>, Option<f64>) {
+    let tenth = steps.len().div_ceil(10);
+    (mean(&steps[..tenth]), mean(&steps[steps.len() - tenth..]))
+}
 
 fn mean(sums: &[(f64, usize)]) -> Option<f64> {
     let (sum, count) = sums.iter().fold((0.0, 0), |(s, n), (sum, count)| (s + sum, n + count));
@@ -313,18 +325,16 @@ impl Step<'_> {
     }
 }
 
-/// Whether a metric of the host is one of scores.
+/// Whether a metric of the host is of what was scored or solved.
 fn is_of_scores(name: &str) -> bool {
-    let own = [
-        "reward_mean",
-        "reward_std",
-        "reward_std_mean",
-        "solved_rate",
-        "invalid_rate",
-        "zero_variance_groups",
-    ];
-    let (section, last) = name.rsplit_once('/').unwrap_or(("", name));
-    section != "plugin" && own.contains(&last)
+    let Some((section, last)) = name.split_once('/') else { return false };
+    let of_host = !["plugin", "reward", "replay"].contains(&section);
+    let others = ["rollout/invalid_rate", "rollout/zero_variance_groups"];
+    of_host
+        && (section == "curriculum"
+            || last.contains("reward")
+            || last.contains("solved")
+            || others.contains(&name))
 }
 
 /// Groups from which nothing can be learnt, e.g. since all rollouts have the same reward. `rows` are those of all

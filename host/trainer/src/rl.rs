@@ -34,8 +34,8 @@ use tokio_util::sync::CancellationToken;
 #[derive(Debug, Serialize, Deserialize)]
 struct State {
     summary: Summary,
-    /// [`Summary::rewards`], which `summary.json` does not show.
-    rewards: Vec<(f64, usize)>,
+    /// [`Summary::rewards`] and [`Summary::divergences`], which `summary.json` does not show.
+    of_steps: [Vec<(f64, usize)>; 2],
     position: Position,
     /// The weight of the divergence from the reference.
     kl: Reached,
@@ -45,8 +45,8 @@ struct State {
 
 impl State {
     fn of(summary: &Summary, position: Position, beside: &Beside<'_>, replay: &Replay) -> Self {
-        let (rewards, kl) = (summary.rewards.clone(), beside.kl.reached());
-        Self { summary: summary.clone(), rewards, position, kl, replay: replay.kept() }
+        let of_steps = [&summary.rewards, &summary.divergences].map(Vec::clone);
+        Self { summary: summary.clone(), of_steps, position, kl: beside.kl.reached(), replay: replay.kept() }
     }
 }
 
@@ -167,11 +167,17 @@ fn run<G: Generator>(
         None => String::new(),
     };
     let mut best = Best::open(run_dir.path(), keep_best, evaluation);
-    let mut eval = |run_dir: &mut RunDir, learner: &mut Learner, step| -> Result<_, TrainError> {
+    summary.best = best.kept();
+    let mut eval = |run_dir: &mut RunDir,
+                    learner: &mut Learner,
+                    summary: &mut Summary|
+     -> Result<_, TrainError> {
+        let step = summary.steps;
         let Some(held_out) = &held_out else { return Ok(None) };
         let Some(metrics) = held_out.evaluate(measure(&settings), (runtime, stop))? else { return Ok(None) };
         run_dir.metrics(step, &metrics)?;
         let is_best = best.offer(&metrics, step, learner, &settings.model)?;
+        summary.best = best.kept();
         progress.note(&evaluated(step, &metrics, is_best));
         Ok(metrics.get("eval/accuracy").copied())
     };
@@ -179,14 +185,14 @@ fn run<G: Generator>(
     if let Some(checkpoint) = &from.checkpoint {
         let state: State = checkpoint.restore((&mut learner, beside.critic.as_mut()))?;
         beside.kl.resume(state.kl);
-        (*summary, position) = (state.summary.resumed(state.rewards), Some(state.position));
+        (*summary, position) = (state.summary.resumed(state.of_steps), Some(state.position));
         replayed = state.replay;
         publish(&mut learner, &driver, runtime)?;
     }
     let saved = (&settings.ckpt, &settings.model);
     let mut checkpoints = Checkpoints::new(run_dir.path(), saved, from.identity, summary.steps);
     if settings.train.eval_at_start && from.checkpoint.is_none() {
-        summary.held_out_accuracy_before = eval(run_dir, &mut learner, 0)?;
+        summary.held_out_accuracy_before = eval(run_dir, &mut learner, summary)?;
     }
     // From here on there is something to lose.
     let learner = began.insert(learner);
@@ -277,8 +283,7 @@ fn run<G: Generator>(
         let mut update = Update::default();
         // None if all rollouts are masked, or a critic warms up: the weights stay as they are.
         for part in passes(&rows, &settings.train).filter(|_| !is_warming_up) {
-            let seen;
-            (seen, update) = match &plugin {
+            let (seen, next) = match &plugin {
                 Some(plugin) => {
                     let rows = given(part, plugin, learner, (runtime, step))?;
                     learner.policy_step(&rows, &loss)?
@@ -286,6 +291,8 @@ fn run<G: Generator>(
                 None => learner.policy_step(part, &loss)?,
             };
             sums.add(&seen);
+            // One without a gradient was no step.
+            update = if next.grad_norm > 0.0 || update.grad_norm == 0.0 { next } else { update };
         }
         let of_others = beside.learn(&lessons, &said, &sums, is_warming_up)?;
         let train = clock.lap();
@@ -299,7 +306,8 @@ fn run<G: Generator>(
 
         let rewards = first_rewards(&batch.groups, fresh, lowest);
         let is_scored = settings.is_scored();
-        summary.add_step(&sums, if is_scored { &rewards } else { &[] });
+        let kl = of_others.get("train/kl_reference").copied();
+        summary.add_step(&sums, if is_scored { &rewards } else { &[] }, kl);
         let seen = Step {
             groups,
             replayed: replay.is_on().then_some(replayed),
@@ -342,7 +350,7 @@ fn run<G: Generator>(
             unwritten = Some((step, batch.groups));
         }
         if settings.train.eval_every.is_some_and(|every| step.is_multiple_of(every)) {
-            summary.held_out_accuracy_after = eval(run_dir, learner, step)?;
+            summary.held_out_accuracy_after = eval(run_dir, learner, summary)?;
         }
         summary.clock(started);
         if checkpoints.due(step, false) {
@@ -377,9 +385,8 @@ fn run<G: Generator>(
     let is_evaluated = settings.train.eval_every.is_some_and(|every| summary.steps.is_multiple_of(every))
         && summary.held_out_accuracy_after.is_some();
     if end == End::Finished && !is_evaluated {
-        summary.held_out_accuracy_after = eval(run_dir, learner, summary.steps)?;
+        summary.held_out_accuracy_after = eval(run_dir, learner, summary)?;
     }
-    summary.best = best.kept();
     progress.done();
     // An evaluation that was asked to stop gave no accuracy.
     Ok(if stop.is_cancelled() { End::Interrupted } else { end })

@@ -46,20 +46,34 @@ struct Findings(Vec<Finding>);
 
 impl Findings {
     fn ok(&mut self, check: &str, detail: impl Into<String>) {
-        self.push(check, (true, false), detail.into(), "");
+        self.0.push(Finding {
+            check: check.into(),
+            ok: true,
+            warning: false,
+            detail: detail.into(),
+            help: String::new(),
+        });
     }
 
     fn failed(&mut self, check: &str, detail: impl Into<String>, help: &str) {
-        self.push(check, (false, false), detail.into(), help);
+        self.0.push(Finding {
+            check: check.into(),
+            ok: false,
+            warning: false,
+            detail: detail.into(),
+            help: help.into(),
+        });
     }
 
     /// What breaks no contract, and is a mistake more often than not.
     fn warned(&mut self, check: &str, detail: impl Into<String>, help: &str) {
-        self.push(check, (true, true), detail.into(), help);
-    }
-
-    fn push(&mut self, check: &str, (ok, warning): (bool, bool), detail: String, help: &str) {
-        self.0.push(Finding { check: check.into(), ok, warning, detail, help: help.into() });
+        self.0.push(Finding {
+            check: check.into(),
+            ok: true,
+            warning: true,
+            detail: detail.into(),
+            help: help.into(),
+        });
     }
 
     /// One finding for many trials: the first problem, or how it is if there is none.

@@ -35,7 +35,10 @@ pub(crate) fn run_dir(
         let lock = Lock::take(&path, PATIENCE, waits).or_user("the run cannot be recorded", HELP)?;
         return Ok((path, Some(lock)));
     }
-    let help = "give another run.dir; to go on with the run there, set ckpt.load to it too";
+    let help = match ckpt {
+        Some(_) => "give another run.dir; to go on with the run there, set ckpt.load to it too",
+        None => "give another run.dir",
+    };
     RunDir::check(&path).or_user("the run cannot be recorded", help)?;
     Ok((path, None))
 }

@@ -6,7 +6,9 @@ use molt_core::settings::{self, Access, GrantedModel, Grants, Limits, NativeLoss
 use molt_generator::Engine;
 use molt_model::Chat;
 use molt_rollout::{PolicyModel, TurnSettings, WeightedReward};
-use molt_sandbox::{Environment, Estimator, Info, JudgeEndpoint, Library, Lock, Loss, Sandbox, inspect};
+use molt_sandbox::{
+    Environment, Estimator, Info, JudgeEndpoint, Library, LoadError, Lock, Loss, Sandbox, inspect,
+};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -116,9 +118,9 @@ impl Plugins {
         let loaded = self.sandbox.loss(&self.library, &algo.loss, access.clone());
         let native: Vec<&str> = NativeLoss::ALL.into_iter().map(NativeLoss::name).collect();
         let meant = nearest(&algo.loss.to_lowercase(), native.iter().copied());
-        let help = match meant {
-            Some(meant) => format!("did you mean {meant}?"),
-            None => {
+        let help = match (&loaded, meant) {
+            (Err(LoadError::NotFound { .. }), Some(meant)) => format!("did you mean {meant}?"),
+            _ => {
                 format!(
                     "take one of the host's, {}, or a loss that `molt plugin list` shows",
                     native.join(", ")

@@ -15,7 +15,7 @@ pub trait Settings: Serialize + DeserializeOwned + JsonSchema + Default {
     fn validate(&self) -> Result<(), SettingsError>;
 
     /// Keys of another command, whose files this one takes as well: it reads what it has itself, and leaves the rest.
-    fn beside() -> Vec<Key> {
+    fn also_in_files() -> Vec<Key> {
         Vec::new()
     }
 
@@ -52,7 +52,7 @@ impl Settings for SftSettings {
 
 impl Settings for EvalSettings {
     /// Those of a training run, whose model, agent and rewards are to be evaluated.
-    fn beside() -> Vec<Key> {
+    fn also_in_files() -> Vec<Key> {
         keys::<TrainSettings>()
     }
 

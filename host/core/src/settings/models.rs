@@ -51,9 +51,10 @@ impl Default for Critic {
 }
 
 impl Agent {
-    /// Whether it is the one that comes with Molt and gives no reward, of whatever version or place.
-    pub(super) fn is_single_turn(&self) -> bool {
-        names(&self.name) == Self::default().name
+    /// Whether its rollouts may have a reward: one of these plugins gives one, or it may itself. `single-turn`, of whatever
+    /// version or place, does not.
+    pub(super) fn is_scored(&self, rewards: &[String]) -> bool {
+        !rewards.is_empty() || names(&self.name) != Self::default().name
     }
 }
 
@@ -89,7 +90,7 @@ impl TrainSettings {
 
     /// Whether rollouts may have a reward: a plugin gives one, or the agent may.
     pub fn is_scored(&self) -> bool {
-        !self.reward.name.is_empty() || !self.agent.is_single_turn()
+        self.agent.is_scored(&self.reward.name)
     }
 
     /// Whether the estimator is the one that learns from a teacher alone, of whatever version or place.

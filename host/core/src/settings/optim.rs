@@ -29,7 +29,8 @@ pub struct Optim {
     pub weight_decay: f64,
     /// The gradient is scaled down to this L2 norm; 0 leaves it as it is.
     pub max_grad_norm: f64,
-    /// The learning rate after the warm-up: constant, linear or cosine.
+    /// The learning rate after the warm-up: constant, linear or cosine. It counts steps; one whose gradient is 0 throughout is
+    /// none.
     pub schedule: Schedule,
     /// Steps over which the learning rate rises linearly from lr / warmup_steps.
     pub warmup_steps: u64,

@@ -19,7 +19,7 @@ pub fn load<S: Settings>(
     let keys = keys::<S>();
     let mut problems = Vec::new();
     let mut table = match file {
-        Some((path, text)) => read_file((&keys, &S::beside()), path, text, &mut problems),
+        Some((path, text)) => read_file((&keys, &S::also_in_files()), path, text, &mut problems),
         None => Table::new(),
     };
     for (name, text) in flags {
@@ -70,8 +70,9 @@ pub(super) fn write<S: Settings>(settings: &S) -> Result<String, SettingsError> 
     })
 }
 
-/// Parses a file into a table that holds only known keys with values of the right type.
-fn read_file(keys: (&[Key], &[Key]), path: &Path, text: &str, problems: &mut Vec<Problem>) -> Table {
+/// Parses a file into a table that holds only keys of the command, with values of the right type. Keys of `others` may be
+/// there, and are left out.
+fn read_file((own, others): (&[Key], &[Key]), path: &Path, text: &str, problems: &mut Vec<Problem>) -> Table {
     let parsed = DeTable::parse(text).and_then(|lines| Ok((lines, toml::from_str::<Table>(text)?)));
     let (spans, table) = match parsed {
         Ok(both) => both,
@@ -86,12 +87,34 @@ fn read_file(keys: (&[Key], &[Key]), path: &Path, text: &str, problems: &mut Vec
     note_lines(text, spans.get_ref(), &mut Vec::new(), &mut lines);
     let place =
         |path_in: &[String]| format!("{}:{}", path.display(), lines.get(path_in).copied().unwrap_or(1));
-    check(keys, table, &mut Vec::new(), &place, problems)
+    let known: Vec<Key> = own.iter().chain(others).cloned().collect();
+    let mut table = check(&known, table, &mut Vec::new(), &place, problems);
+    // In a file of the other command the directory is that of its run.
+    let is_of_other = left_out(own, &mut table, &mut Vec::new());
+    if is_of_other && let Some(Value::Table(run)) = table.get_mut("run") {
+        run.remove("dir");
+    }
+    table
 }
 
-/// Of `keys`, those of the command are taken, and those beside them are left.
+/// Takes out what is not one of `keys`, and says whether there was any.
+fn left_out(keys: &[Key], table: &mut Table, path: &mut Vec<String>) -> bool {
+    let before = table.len();
+    let mut inner_is_left_out = false;
+    table.retain(|name, value| {
+        path.push(name.to_owned());
+        let is_known = keys.iter().any(|key| key.starts_with(path));
+        if is_known && let Value::Table(inner) = value {
+            inner_is_left_out |= left_out(keys, inner, path);
+        }
+        path.pop();
+        is_known
+    });
+    inner_is_left_out || table.len() < before
+}
+
 fn check(
-    (keys, beside): (&[Key], &[Key]),
+    keys: &[Key],
     table: Table,
     path: &mut Vec<String>,
     place: &dyn Fn(&[String]) -> String,
@@ -103,7 +126,6 @@ fn check(
         let dotted = path.join(".");
         let found = keys.iter().find(|k| k.starts_with(path));
         match (found, value) {
-            (None, _) if beside.iter().any(|key| key.starts_with(path)) => {}
             (None, _) => {
                 // In a file, a section may be misspelt as well.
                 let all: Vec<Vec<String>> = keys.iter().map(|key| key.path_like(path)).collect();
@@ -112,7 +134,7 @@ fn check(
                 problems.push(unknown(keys, names, path, place(path)));
             }
             (Some(key), Value::Table(inner)) if key.path.len() > path.len() => {
-                good.insert(name, Value::Table(check((keys, beside), inner, path, place, problems)));
+                good.insert(name, Value::Table(check(keys, inner, path, place, problems)));
             }
             (Some(key), value) => {
                 let section = key.path.len() > path.len();

@@ -247,7 +247,7 @@ impl Reward {
 
 /// Refuses rollouts that nothing scores. Only an agent of another name may give a reward itself.
 fn scored(found: &mut Found, agent: &Agent, rewards: &[String]) {
-    if rewards.is_empty() && agent.is_single_turn() {
+    if !agent.is_scored(rewards) {
         let sentence = format!(
             "is required with agent.name {}, which gives no reward: name a reward plugin, such as math",
             agent.name

@@ -329,9 +329,22 @@ fn without_scores_there_is_no_reward() {
     let sums = PolicySums { tokens: 4, ..PolicySums::default() };
     let times =
         Times { advantages: Duration::from_secs(1), train: Duration::from_secs(1), ..Times::default() };
-    let step = Step { is_scored: false, sums, times, ..step(&groups, &[0.0], &loss) };
+    let (census, buckets) = (Census::default(), Buckets { unseen: 1, ..Buckets::default() });
+    let shaped = Some(Shaped::default());
+    let step = Step {
+        is_scored: false,
+        census: Some(&census),
+        buckets: Some(buckets),
+        shaped,
+        sums,
+        times,
+        ..step(&groups, &[0.0], &loss)
+    };
     let mut metrics = step.metrics();
-    assert!(!metrics.keys().any(|name| name.contains("reward_") || name.contains("solved")), "{metrics:?}");
+    let of_scores =
+        |name: &str| name.contains("reward_") || name.contains("solved") || name.contains("curriculum");
+    assert!(!metrics.keys().any(|name| of_scores(name)), "{metrics:?}");
+    assert!(is_of_scores("source/a/solved_rate") && !is_of_scores("plugin/a/solved_rate"));
     assert!(metrics.contains_key("rollout/truncated_rate") && metrics.contains_key("reward/math"));
     metrics.insert("train/kl_reference".to_owned(), 0.25);
     assert_eq!(step.line(&metrics), "kl 0.2500 2 tok/s advantages 50% train 50%");
@@ -364,10 +377,13 @@ fn first_and_last_are_the_tenths_at_the_ends() {
     for step in 0..20 {
         // Steps of different sizes: the mean is over rollouts, not over steps.
         let rewards = vec![f64::from(step); if step % 2 == 0 { 1 } else { 3 }];
-        summary.add_step(&PolicySums { tokens: 2, ..PolicySums::default() }, &rewards);
+        let kl = (step < 19).then(|| f64::from(step));
+        summary.add_step(&PolicySums { tokens: 2, ..PolicySums::default() }, &rewards, kl);
     }
     assert_eq!((summary.steps, summary.tokens), (20, 40));
     assert_eq!((summary.reward_first, summary.reward_last), (Some(0.75), Some(18.75)));
+    assert_eq!((summary.kl_first, summary.kl_last), (Some(0.5), Some(18.0)), "a step may have none");
+    assert_eq!(summary.logprob_gap_max, None, "no token was on-policy");
 }
 
 #[test]

@@ -109,6 +109,7 @@ fn a_loss_goes_with_what_corrects_for_older_weights() {
     check(&settings, "old-clip").unwrap();
 
     settings.algo.importance = Importance::Old;
+    check(&settings, "ppo-clip").unwrap();
     settings.algo.correction.level = CorrectionLevel::Token;
     settings.train.async_queue_size = 1;
     check(&settings, "old-clip").unwrap();

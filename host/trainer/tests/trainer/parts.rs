@@ -2,7 +2,7 @@
 
 use molt_core::chat::{Message, Role, Task};
 use molt_core::sampling::Sampling;
-use molt_core::settings::{Limits, Optim, TrainSettings};
+use molt_core::settings::{Algo, Limits, Optim, TrainSettings};
 use molt_generator::Generator;
 use molt_model::{Chat, Config, Decoder, Weights};
 use molt_observe::RunDir;
@@ -121,6 +121,11 @@ pub(crate) fn settings(model: &Path) -> TrainSettings {
     settings.train.max_tokens_per_rank = 256;
     settings.optim = Optim { lr: 5e-3, ..Optim::default() };
     settings
+}
+
+/// Every step moves the weights, also one from whose rewards nothing is learnt, so that versions can be counted.
+pub(crate) fn moving(settings: TrainSettings) -> TrainSettings {
+    TrainSettings { algo: Algo { entropy_coef: 0.01, ..settings.algo }, ..settings }
 }
 
 /// Trains and gives back the run's result and its directory.

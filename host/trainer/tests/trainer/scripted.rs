@@ -83,7 +83,7 @@ fn without_a_queue_the_weights_are_those_of_the_synchronous_mode() {
 #[test]
 fn a_batch_in_several_steps_publishes_once() {
     let dir = tempfile::tempdir().unwrap();
-    let mut settings = far(&model(dir.path()));
+    let mut settings = moving(far(&model(dir.path())));
     settings.train.steps_per_batch = 3;
     settings.train.max_steps = Some(2);
     let generator = Scripted::new(0);

@@ -6,14 +6,15 @@ use crate::scripted::far;
 use molt_core::chat::Task;
 use molt_core::ids::WeightVersion;
 use molt_core::sampling::Finish;
-use molt_core::settings::{Algo, Correction, CorrectionLevel, FilterBy, Importance, KlIn, TrainSettings};
+use molt_core::settings::{Correction, CorrectionLevel, FilterBy, Importance, KlIn, TrainSettings};
 use molt_core::trajectory::Sampled;
 use molt_generator::{Generation, Generator, GeneratorError, Request, WeightUpdate};
 use molt_model::Decoder;
 use molt_observe::{Row, read_metrics};
 use molt_rollout::Prompts;
 use molt_trainer::TrainError;
-use molt_trainer::report::Summary;
+use molt_trainer::checkpoint::{Checkpoint, From};
+use molt_trainer::report::{Kept, Summary};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -86,11 +87,6 @@ fn sync(model: &Path) -> TrainSettings {
     let mut settings = far(model);
     settings.train.sync = true;
     settings
-}
-
-/// Every step moves the weights, also one from whose rewards nothing is learnt, so that versions can be counted.
-fn moving(settings: TrainSettings) -> TrainSettings {
-    TrainSettings { algo: Algo { entropy_coef: 0.01, ..settings.algo }, ..settings }
 }
 
 fn go(
@@ -254,7 +250,8 @@ fn the_best_model_is_the_one_that_was_evaluated() {
         settings.train.keep_best = Some("accuracy".into());
         let (result, run, rows) =
             go(settings, &Ruled::new(rule), Some(prompts(8, "7")), &dir.path().join(name));
-        result.unwrap();
+        let kept = Kept { metric: "accuracy".into(), value: 1.0, step: 2 };
+        assert_eq!(result.unwrap().best, Some(kept));
         let accuracies: Vec<f64> =
             rows.iter().filter_map(|row| row.values.get("eval/accuracy").copied()).collect();
         assert_eq!(accuracies.len() as u64, steps + 1);
@@ -348,6 +345,59 @@ fn what_is_dropped_after_the_last_batch_is_in_the_metrics_too() {
             assert_eq!(all, dropped, "{name}");
         }
         assert_eq!(json(&run.join("summary.json"))["dropped"]["infra"], 16);
+    }
+}
+
+/// Rewards of two batches are all the same, so that nothing is learnt from them: no version is made and nothing is published,
+/// while slots are given back, the data goes on, and a checkpoint between them is gone on from.
+#[test]
+fn batches_of_equal_rewards_are_no_steps() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(dir.path());
+    let start = std::fs::read(model.join("model.safetensors")).unwrap();
+    for (name, is_sync) in [("sync", true), ("streaming", false)] {
+        let run_dir = dir.path().join(name);
+        let mut settings = far(&model);
+        settings.algo.importance = Importance::Old;
+        settings.train.sync = is_sync;
+        settings.train.async_queue_size = 0;
+        settings.train.max_steps = Some(2);
+        settings.ckpt.every = Some(1);
+        if !is_sync {
+            settings.replay.groups_per_batch = 1;
+            settings.algo.importance = Importance::Sampled;
+        }
+        let all_right = Ruled::new(|_, _| (true, true));
+        let (result, run, rows) = go(settings.clone(), &all_right, None, &run_dir);
+        assert_eq!((result.unwrap().steps, rows.len()), (2, 2));
+        assert!(all_right.published.lock().unwrap().is_empty() && weights(&run) == start);
+        for row in &rows {
+            assert_eq!((row.values["train/grad_norm"], row.values["rollout/staleness_max"]), (0.0, 0.0));
+            assert!(row.values["train/lr"] > 0.0 && row.values["train/tokens"] > 0.0);
+            assert_eq!(
+                row.values.get("replay/groups").copied().unwrap_or(0.0),
+                0.0,
+                "there is nothing to learn again"
+            );
+        }
+
+        settings.train.max_steps = Some(4);
+        settings.algo.entropy_coef = 0.01;
+        let from = From { checkpoint: Checkpoint::find(&run).unwrap().checkpoint, ..From::default() };
+        assert_eq!(from.checkpoint.as_ref().unwrap().step(), 2);
+        let generator = Ruled::new(by_seed);
+        let prompts = (prompts(40, "7"), None);
+        let (result, run) = run_from(
+            from,
+            settings,
+            Arc::clone(&generator),
+            prompts,
+            (&dir.path().join(format!("{name}-on")), &CancellationToken::new()),
+        );
+        assert_eq!(result.unwrap().steps, 4);
+        // First the weights of the checkpoint, which are those of version 0 still.
+        assert_eq!(*generator.published.lock().unwrap(), [0, 1, 2]);
+        assert!(weights(&run) != start);
     }
 }
 

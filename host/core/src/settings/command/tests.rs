@@ -191,7 +191,7 @@ fn a_key_of_another_command_is_unknown() {
 /// An evaluation reads of the file of a training run what it has itself; what neither has is refused.
 #[test]
 fn an_evaluation_takes_the_file_of_a_training_run() {
-    let file = "[model]\npath = 'm'\n[data]\nprompts = 'p.jsonl'\nlabel_key = 'gold'\n[reward]\nname = 'math'\n\
+    let file = "[run]\ndir = 'runs/one'\nseed = 7\n[model]\npath = 'm'\n[data]\nprompts = 'p.jsonl'\nlabel_key = 'gold'\n[reward]\nname = 'math'\n\
                 lowest = -1\n[train]\nsync = true\n[algo.kl]\ncoef = 0.1\n[eval]\nprompts = 'e.jsonl'\n";
     let of = |file: &str| load::<EvalSettings>(Some((Path::new("run.toml"), file)), &[]);
     let settings = of(file).expect("loads");
@@ -200,12 +200,21 @@ fn an_evaluation_takes_the_file_of_a_training_run() {
         (settings.data.label_key.as_str(), &settings.reward.name[..]),
         ("gold", &["math".to_owned()][..])
     );
+    assert_eq!(
+        (settings.run.dir.as_deref(), settings.run.seed),
+        (None, 7),
+        "the directory is the training run's"
+    );
+    let own = of("[run]\ndir = 'evals/one'\n").expect("loads");
+    assert_eq!(own.run.dir.as_deref(), Some(Path::new("evals/one")));
     let whole = TrainSettings::default().to_toml().expect("TOML");
     of(&whole).expect("all that a training run writes down is known");
     assert_eq!(
-        message(of("[reward]\nlowst = 1\n[traim]\nx = 1\n")),
-        "run.toml:2: there is no setting reward.lowst; did you mean reward.weight?\n\
-         run.toml:3: there is no setting traim"
+        message(of("[reward]\nlowst = 1\n[traim]\nx = 1\n[train]\nsnyc = true\nmax_steps = 'few'\n")),
+        "run.toml:2: there is no setting reward.lowst; did you mean reward.lowest?\n\
+         run.toml:3: there is no setting traim; did you mean train?\n\
+         run.toml:7: train.max_steps is \"few\", but must be a whole number of at least 0\n\
+         run.toml:6: there is no setting train.snyc; did you mean train.sync?"
     );
     let error = load::<EvalSettings>(None, &flags(&[("train.sync", "true")]));
     assert!(
