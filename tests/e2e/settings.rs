@@ -1,6 +1,6 @@
 //! Settings of sampling, which only the binary reads: each changes what it is for.
 
-use molt_tests::{assert_ok, json, molt, numbers, path, run, short_run, tiny_model};
+use molt_tests::{assert_ok, json, molt, numbers, path, run, short_run, text, tiny_model};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -69,4 +69,26 @@ fn rollouts_end_where_they_are_told() {
     assert!(tight[1] == 3.0 && plain[1] > 3.0, "{tight:?} {plain:?}");
     let stopped = lengths("stopped", &["--rollout.stop", &characters()]);
     assert!(stopped[0] < plain[0] - 1.0 && stopped[2] < plain[2], "{stopped:?} {plain:?}");
+}
+
+/// What a training run wrote down of itself is the file of an evaluation: its directory stays its own, and limits of plugins that
+/// only training has are said to be of no use.
+#[test]
+fn an_evaluation_takes_the_settings_of_a_training_run() {
+    let dir = TempDir::new().unwrap();
+    let (trained, prompts) = (dir.path().join("train"), dir.path().join("held-out.jsonl"));
+    fs::write(&prompts, "{\"prompt\": \"sort 21\", \"answer\": \"12\"}\n").unwrap();
+    let more = ["--train.max_steps", "1", "--plugins.only.grpo.cpu_ms", "1500"];
+    assert_ok(&molt().args(short_run(&trained)).args(more).output().unwrap());
+    let before = fs::read(trained.join("summary.json")).unwrap();
+    let settings = trained.join("settings.toml");
+    let eval = ["eval", "--config", path(&settings), "--eval.prompts", path(&prompts)];
+    let output = molt().args(eval).args(["--eval.max_new_tokens", "8"]).current_dir(dir.path()).output();
+    let output = output.unwrap();
+    assert_ok(&output);
+    let told = text(&output);
+    assert!(told.contains("warning: plugins.only.grpo limits a plugin that this run does not use"), "{told}");
+    let runs: Vec<_> = fs::read_dir(dir.path().join("runs")).unwrap().collect();
+    assert_eq!(runs.len(), 1, "in a directory of its own");
+    assert_eq!(fs::read(trained.join("summary.json")).unwrap(), before);
 }
