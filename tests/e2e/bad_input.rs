@@ -103,6 +103,7 @@ fn rollouts_that_nothing_scores_and_labels_that_are_not_there() {
 fn a_loss_that_corrects_where_the_settings_do_or_not_at_all() {
     let twice = ["--algo.importance", "old", "--algo.correction.level", "token", "--algo.loss", "ppo-clip"];
     refused(&twice, &["the loss ppo-clip turns on the probability", "would have it done twice"]);
+    refused(&twice[2..], &["the loss ppo-clip turns on the probability", "would have it done twice"]);
     refused(&["--algo.loss", "GSPO"], &["algo.loss GSPO cannot be used", "did you mean gspo?"]);
 }
 

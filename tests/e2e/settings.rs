@@ -45,8 +45,15 @@ fn an_evaluation_samples_as_it_is_told() {
 
     let (short, _) = of("short", &["--eval.max_new_tokens", "3", "--eval.temperature", "0"]);
     assert!(tokens(&short) <= 3.0 && tokens(&short) < tokens(&greedy), "{short}");
-    let (tight, _) = of("tight", &["--eval.max_context", "5"]);
-    assert_eq!(tight["dropped"]["prompt-too-long"], 12, "{tight}");
+    let (prompts, out) = (dir.path().join("held-out.jsonl"), dir.path().join("tight"));
+    let common =
+        ["eval", "--model.path", path(tiny_model()), "--eval.prompts", path(&prompts), "--reward.name"];
+    let output =
+        run(&[&common[..], &["exact-match", "--eval.max_context", "5", "--run.dir", path(&out)]].concat());
+    assert_eq!(output.status.code(), Some(1), "where nothing finishes nothing is measured");
+    assert!(text(&output).contains("for prompts that are too long raise max_context"), "{}", text(&output));
+    let tight = json(&out.join("eval.json"));
+    assert_eq!(tight["dropped"]["prompt-too-long"], 3, "{tight}");
     let (stopped, _) = of("stopped", &["--eval.stop", &characters()]);
     assert!(tokens(&stopped) < tokens(&report) - 1.0, "{stopped}");
 }

@@ -242,14 +242,19 @@ fn a_loss() {
                    (-advantage * logprob + n as f32, -advantage) }";
     let found = checked(counted);
     assert!(found.contains("FAILED  permutation"), "{found}");
-    // A slope of the wrong sign might be meant, and is told: the cases say what it has to be.
-    built("(-advantage * logprob, advantage)");
-    let found = succeeds(&["check", "plain"], dir.path());
-    assert!(found.contains("WARN    slopes") && found.contains("as in CISPO"), "{found}");
+    let found = checked("(-advantage * logprob, advantage)");
+    assert!(
+        found.contains("FAILED  slopes") && found.contains("all of these have the opposite sign"),
+        "{found}"
+    );
     assert!(found.contains("token 0 has slope -0.4; by differences it is 0."), "{found}");
     let (code, found) = fails(&["test", "plain"], dir.path());
     assert_eq!(code, 1);
     assert!(found.contains("        slope of token 0: expected -1, found 1\n"), "{found}");
+    // One of another size might be meant, and is told.
+    built("(-advantage * logprob, -advantage / 2.0)");
+    let found = succeeds(&["check", "plain"], dir.path());
+    assert!(found.contains("WARN    slopes") && found.contains("as in CISPO"), "{found}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::stop::{OrStop, Stop};
 use crate::{interrupt, present, wiring};
 use molt_core::settings::{EvalData, EvalSettings};
-use molt_rollout::{EvalReport, Measure, Scores, counts, evaluate, readable};
+use molt_rollout::{EvalReport, Measure, Scores, counts, evaluate, readable, too_long};
 use serde_json::{Value, json};
 
 pub(crate) fn run(settings: EvalSettings) -> Result<(), Stop> {
@@ -37,8 +37,10 @@ pub(crate) fn run(settings: EvalSettings) -> Result<(), Stop> {
         None,
     )?;
     eprintln!("model     {}", model.describe());
-    let (skipped, unlabelled) = (present::skipped(prompts.skipped), wiring::unlabelled(&prompts, label_key));
-    eprintln!("prompts   {}{skipped}, {} rollouts of each{unlabelled}", prompts.rows.len(), eval.samples);
+    let (skipped, rollouts) =
+        (present::skipped(prompts.skipped), if eval.samples == 1 { "rollout" } else { "rollouts" });
+    eprintln!("prompts   {}{skipped}, {} {rollouts} of each", prompts.rows.len(), eval.samples);
+    wiring::note_labels(&prompts, label_key);
     plugins.describe().iter().for_each(|line| eprintln!("{line}"));
     eprintln!("run       {}", run_dir.path().display());
 
@@ -78,7 +80,13 @@ pub(crate) fn run(settings: EvalSettings) -> Result<(), Stop> {
         .and_then(|()| run_dir.write_text("samples.md", &format!("# Samples\n\n{samples}")))
         .and_then(|()| run_dir.finish(&summary(whole)));
     written.or_failed("the results cannot be recorded", "free space in run.dir")?;
-    present::print(&tell(&report))
+    present::print(&tell(&report))?;
+    if report.all.finished == 0 {
+        let help =
+            format!("{} has what came of each{}", run_dir.path().display(), too_long(&report.all.dropped));
+        return Err(Stop::failed("no rollout finished, so nothing was measured", help));
+    }
+    Ok(())
 }
 
 /// The report without its rows.

@@ -45,7 +45,7 @@ pub(crate) fn run(settings: SftSettings) -> Result<(), Stop> {
     let identity = Identity::new("sft", &data, components.clone(), wiring::toml(&settings)?)
         .or_user("the data cannot be read", "look at data.conversations")?;
     let identity = wiring::frozen(identity, (&settings.optim, &settings.lora), &weights, &[])?;
-    let from = wiring::from(&settings.ckpt, &path, identity, &settings, weights.shapes())?;
+    let from = wiring::from(&settings.ckpt, &path, identity, &settings, (weights.shapes(), false))?;
     let alike = ranks::alike(&settings, Some(&from.identity.data), [])?;
     let ranks = ranks::others(rank.as_ref(), &settings.fsdp, alike, (&weights, &[]))?;
     let parts = (&components, None);

@@ -30,9 +30,8 @@ fn panels(settings: &TrainSettings, has_critic: bool) -> Vec<Panel> {
         panels.push(accuracy);
     }
     if settings.reference().is_some() {
-        let what = if settings.teacher.model.is_some() { "teacher" } else { "reference" };
         panels.push(wiring::panel(
-            &format!("Divergence from the {what}"),
+            &format!("Divergence from the {}", beside(settings)),
             &[("per token", "train/kl_reference")],
         ));
     }
@@ -118,7 +117,8 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
     let fixed = critic.iter().filter(|_| !settings.critic.optim.freeze.is_empty()).chain(&reference);
     let fixed: Vec<&Weights> = fixed.collect();
     let identity = wiring::frozen(identity, (&settings.optim, &settings.lora), &weights, &fixed)?;
-    let from = wiring::from(&settings.ckpt, &path, identity, &settings, weights.shapes())?;
+    let from =
+        wiring::from(&settings.ckpt, &path, identity, &settings, (weights.shapes(), critic.is_some()))?;
     let others = ranks::beside(&settings, reference.as_ref(), critic.as_ref());
     let alike = ranks::alike(&settings, Some(&from.identity.data), plugins.digests())?;
     let ranks = ranks::others(rank.as_ref(), &settings.fsdp, alike, (&weights, &others))?;
@@ -144,8 +144,13 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
         data += &format!(", {} held out", held_out.rows.len());
     }
     let skipped = prompts.skipped + held_out.as_ref().map_or(0, |prompts| prompts.skipped);
-    data += &wiring::unlabelled(&prompts, &settings.data.label_key);
     eprintln!("prompts   {data}{}", present::skipped(skipped));
+    if settings.is_scored() {
+        wiring::note_labels(&prompts, &settings.data.label_key);
+    }
+    if settings.eval.prompts.as_ref() == Some(&settings.data.prompts) {
+        eprintln!("warning: eval.prompts is data.prompts: what is evaluated is trained");
+    }
     plugins.describe().iter().for_each(|line| eprintln!("{line}"));
     match rewards.is_empty() {
         true if settings.is_scored() => {
@@ -160,6 +165,7 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
     eprintln!("run       {}", run_dir.path().display());
 
     let panels = panels(&settings, critic.is_some());
+    let told = Told { beside: beside(&settings), max_steps: settings.train.max_steps };
     let stop = interrupt::on_ctrl_c(runtime.handle());
     let engine = wiring::engine(copy, &model, &settings.generator);
     plugins.provide_policy(&engine, &model.chat, &turn);
@@ -186,16 +192,36 @@ pub(crate) fn run(settings: TrainSettings) -> Result<(), Stop> {
     let curves = wiring::draw(&place, &panels);
     let (summary, end) =
         result.or_failed("the run failed", format!("what the run reached is in {}", place.display()))?;
-    eprint!("{}", tell(&summary));
+    eprint!("{}", tell(&summary, &told));
     eprintln!("curves    {}", curves?.display());
     if end == End::Interrupted { Err(interrupt::told(&place)) } else { Ok(()) }
 }
 
+/// What the end of a run is told with.
+struct Told {
+    /// What the policy is compared with.
+    beside: &'static str,
+    max_steps: Option<u64>,
+}
+
+/// What `algo.kl` compares the policy with.
+fn beside(settings: &TrainSettings) -> &'static str {
+    if settings.teacher.model.is_some() { "teacher" } else { "reference" }
+}
+
 /// The end of a run, for people.
-fn tell(summary: &Summary) -> String {
+fn tell(summary: &Summary, told: &Told) -> String {
     let tokens = present::quantity(summary.tokens);
+    let of = told.max_steps.filter(|max| summary.steps < *max).map(|max| format!(" of {max} at most"));
+    let of = of.unwrap_or_default();
     let mut text =
-        format!("steps     {} in {:.0} s, {tokens} action tokens\n", summary.steps, summary.wall_s);
+        format!("steps     {}{of} in {:.0} s, {tokens} action tokens\n", summary.steps, summary.wall_s);
+    if summary.idle_steps > 0 {
+        text += &format!(
+            "idle      {} steps had nothing to learn from: rewards of each prompt alike, or all left out\n",
+            summary.idle_steps
+        );
+    }
     if let (Some(first), Some(last)) = (summary.reward_first, summary.reward_last) {
         text += &format!(
             "reward    {first:.3} -> {last:.3}, means of the first and the last tenth of the steps\n"
@@ -203,7 +229,8 @@ fn tell(summary: &Summary) -> String {
     }
     if let (Some(first), Some(last)) = (summary.kl_first, summary.kl_last) {
         text += &format!(
-            "kl        {first:.4} -> {last:.4} per token from the reference or teacher, means of the first and the last tenth of the steps\n"
+            "kl        {first:.4} -> {last:.4} per token from the {}, means of the first and the last tenth of the steps\n",
+            told.beside
         );
     }
     if let Some(after) = summary.held_out_accuracy_after {

@@ -157,11 +157,17 @@ pub(crate) fn prompts(
     Ok(prompts)
 }
 
-/// What is worth knowing of prompts of which none has a label.
-pub(crate) fn unlabelled(prompts: &Prompts, label_key: &str) -> String {
-    match prompts.rows.iter().any(|row| row.label.is_some()) {
-        true => String::new(),
-        false => format!(", none with an expected answer (data.label_key {label_key})"),
+/// Says so if no prompt has a label: most rewards compare with one.
+pub(crate) fn note_labels(prompts: &Prompts, label_key: &str) {
+    if prompts.rows.iter().all(|row| row.label.is_none()) {
+        let has: Vec<&str> =
+            prompts.rows.iter().take(1).flat_map(|row| &row.fields).map(|(name, _)| name.as_str()).collect();
+        let has =
+            if has.is_empty() { String::new() } else { format!("; the first row has {}", has.join(", ")) };
+        eprintln!(
+            "warning: no row has an expected answer in a column {label_key}, and most rewards need one: \
+             data.label_key names the column{has}"
+        );
     }
 }
 

@@ -1,6 +1,6 @@
 //! What ends a run, as opposed to what ends a rollout.
 
-use molt_core::outcome::Outcome;
+use molt_core::outcome::{DropReason, Outcome};
 use molt_core::window::{ErrorLimit, ErrorWindow};
 use molt_generator::GeneratorError;
 use std::collections::BTreeMap;
@@ -32,8 +32,9 @@ pub enum RolloutError {
     Filtered { filtered: usize, max: usize },
     #[error(
         "{groups} groups in a row, more than there are prompts, gave nothing to train on; dropped since the last batch: {}; \
-         run.log says why",
-        counts(dropped)
+         run.log says why{}",
+        counts(dropped),
+        too_long(dropped)
     )]
     Barren { groups: usize, dropped: BTreeMap<String, u64> },
     #[error("a rollout came to an unexpected end, which is a defect of Molt: {0}")]
@@ -42,6 +43,16 @@ pub enum RolloutError {
     Ended,
     #[error("pass@{k} needs k from 1 to the {samples} samples of a prompt")]
     PassAtK { k: u32, samples: u32 },
+}
+
+/// What to do about prompts that are too long, if there are any.
+pub fn too_long<N>(dropped: &BTreeMap<String, N>) -> &'static str {
+    match dropped.contains_key(DropReason::PromptTooLong.label()) {
+        true => {
+            "; for prompts that are too long raise max_context, or leave it out for all that the model can take"
+        }
+        false => "",
+    }
 }
 
 /// Counts by name, for a sentence.

@@ -16,7 +16,7 @@ mod tool_calls;
 
 pub use batches::{Batch, Batches, Plan, Position};
 pub use episode::{Driver, TurnSettings};
-pub use error::{RolloutError, counts};
+pub use error::{RolloutError, counts, too_long};
 pub use evaluate::{EvalReport, EvalRow, Measure, Scores, evaluate, metrics};
 pub use feed::Buckets;
 pub use filter::{Census, GroupFilter};

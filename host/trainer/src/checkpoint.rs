@@ -115,11 +115,18 @@ impl Checkpoint {
         self.manifest.step
     }
 
-    /// Whether a model with parameters of these shapes can go on from it.
+    /// Whether a model with parameters of these shapes can go on from it, with a critic or without.
     ///
     /// # Errors
-    /// The first parameter that it holds and the model has not.
-    pub fn fits(&self, shapes: &BTreeMap<String, Vec<i64>>) -> Result<(), TrainError> {
+    /// The first parameter that it holds and the model has not; or one of the two has a critic.
+    pub fn fits(&self, shapes: &BTreeMap<String, Vec<i64>>, has_critic: bool) -> Result<(), TrainError> {
+        if self.manifest.critic.is_some() != has_critic {
+            let reason = match has_critic {
+                true => "it has no critic, and this run trains one: take an algo.estimator that needs none",
+                false => "it has a critic, and this run trains none: take an algo.estimator that needs one",
+            };
+            return Err(TrainError::Checkpoint { path: self.dir.clone(), reason: reason.to_owned() });
+        }
         let other =
             self.manifest.policy.parameters.iter().find(|(name, shape)| shapes.get(*name) != Some(shape));
         other.map_or(Ok(()), |(name, had)| {
@@ -200,8 +207,8 @@ impl Checkpoint {
                 had.is_of(critic).map_err(|reason| refused(format!("its critic is {reason}")))?;
                 Some((had, critic))
             }
-            (Some(_), None) => return Err(refused("it has a critic, and this run trains none".to_owned())),
-            (None, Some(_)) => return Err(refused("it has no critic, and this run trains one".to_owned())),
+            // Whoever goes on has asked whether it fits.
+            _ => return Err(refused("one of the two runs has a critic".to_owned())),
         };
         policy.restore(&self.dir, *mesh, of_policy.updates)?;
         if let Some((had, critic)) = critic {

@@ -55,6 +55,11 @@ pub enum TrainError {
     )]
     CorrectsNothing { loss: String },
     #[error(
+        "the loss {loss} compares log-probabilities with nothing, and every batch is trained in several steps, the later of \
+         which are of other weights than sampled it: take train.steps_per_batch 1 and train.epochs_per_batch 1"
+    )]
+    ComparesNothing { loss: String },
+    #[error(
         "settings of a critic are given, and the estimator {estimator} needs no values, so none is trained: leave them \
          out, or take an estimator that needs them, such as gae"
     )]

@@ -7,52 +7,68 @@
 use crate::error::TrainError;
 use crate::loss::Given;
 use crate::step::{Learner, PolicyRow};
-use molt_core::settings::{CorrectionLevel, Importance, TrainSettings};
+use molt_core::settings::{CorrectionLevel, TrainSettings};
 use molt_core::trajectory::Segment;
 use molt_sandbox::{Failure, Loss, LossBatch, Losses};
 use tokio::runtime::Handle;
 
 /// Refuses a loss plugin that would correct for the age of tokens where the settings have that done, and one that would not
 /// where nothing else does. What it does is asked of the plugin itself: whether its answer to the same step changes with
-/// the probabilities that the tokens were sampled with.
+/// the probabilities that the tokens had before.
 ///
 /// # Errors
 /// What does not go together, or how the plugin failed.
 pub async fn check_loss(settings: &TrainSettings, plugin: &Loss) -> Result<(), TrainError> {
-    let failed = |failure: Failure| TrainError::LossProbe { source: Box::new(failure) };
-    let mut answers = Vec::new();
-    for shift in [0.0, 0.3, -0.3, 3.0, -3.0] {
-        answers.push(plugin.compute(&probe(shift)).await.map_err(failed)?);
+    let looks_at_sampled = changes(plugin, |batch| &mut batch.sampled).await?;
+    let looks_at_old = changes(plugin, |batch| &mut batch.old).await?;
+    let TrainSettings { algo, train, .. } = settings;
+    let loss = || algo.loss.clone();
+    let is_corrected = algo.correction.level != CorrectionLevel::Off;
+    if looks_at_sampled && is_corrected {
+        return Err(TrainError::CorrectsTwice { loss: loss() });
     }
-    let corrects = answers.iter().any(|answer| *answer != answers[0]);
-    let loss = || settings.algo.loss.clone();
-    match settings.algo.importance {
-        Importance::Old if corrects && settings.algo.correction.level != CorrectionLevel::Off => {
-            Err(TrainError::CorrectsTwice { loss: loss() })
-        }
-        Importance::Sampled if !corrects && settings.trains_older_tokens() => {
-            Err(TrainError::CorrectsNothing { loss: loss() })
-        }
-        _ => Ok(()),
+    if !looks_at_sampled && !is_corrected && settings.trains_older_tokens() {
+        return Err(TrainError::CorrectsNothing { loss: loss() });
     }
+    // In the second step of a batch its tokens are those of older weights too.
+    let has_several_steps = train.steps_per_batch > 1 || train.epochs_per_batch > 1;
+    if !looks_at_sampled && !looks_at_old && has_several_steps {
+        return Err(TrainError::ComparesNothing { loss: loss() });
+    }
+    Ok(())
 }
 
-/// A made-up step, of which every token was sampled with `shift` more, or less, than its log-probability.
-fn probe(shift: f32) -> LossBatch {
+/// Whether what the plugin makes of a made-up step changes with these of its log-probabilities.
+async fn changes(plugin: &Loss, of: impl Fn(&mut LossBatch) -> &mut Vec<f32>) -> Result<bool, TrainError> {
+    let failed = |failure: Failure| TrainError::LossProbe { source: Box::new(failure) };
+    let first = plugin.compute(&probe()).await.map_err(failed)?;
+    for shift in [0.3, -0.3, 3.0, -3.0] {
+        let mut batch = probe();
+        for (nth, logprob) in of(&mut batch).iter_mut().enumerate() {
+            // No probability is above 1.
+            *logprob = (*logprob - shift * sign(nth / 2)).min(-0.01);
+        }
+        if plugin.compute(&batch).await.map_err(failed)? != first {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// A made-up step.
+fn probe() -> LossBatch {
     let logprobs: Vec<f32> = (0..12).map(|nth| -0.1 - 0.2 * nth as f32).collect();
-    let sign = |nth: usize| if nth.is_multiple_of(2) { 1.0 } else { -1.0 };
     LossBatch {
-        // No probability is above 1.
-        sampled: logprobs
-            .iter()
-            .enumerate()
-            .map(|(nth, logprob)| (logprob - shift * sign(nth / 2)).min(-0.01))
-            .collect(),
+        sampled: logprobs.clone(),
         old: logprobs.iter().map(|logprob| logprob - 0.05).collect(),
         advantages: (0..12).map(|nth| sign(nth) * (1.0 + nth as f32 / 4.0)).collect(),
         segment_offsets: vec![0, 1, 5, 12],
         logprobs,
     }
+}
+
+fn sign(nth: usize) -> f32 {
+    if nth.is_multiple_of(2) { 1.0 } else { -1.0 }
 }
 
 /// The rows of `step` with what `plugin` makes of their tokens under the weights as they are.

@@ -74,7 +74,7 @@ impl Default for Sequence {
 /// The loss of an action token, before aggregation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TokenLoss {
-    /// The policy loss, as the correction weighs it, and the divergence from the reference, which is not corrected.
+    /// The policy loss, as the correction weighs it, and the divergence from the reference, which is not weighed.
     pub loss: f64,
     /// Its derivative by the token's log-probability.
     pub slope: f64,
@@ -85,6 +85,9 @@ pub struct TokenLoss {
     /// The divergence of the present policy from the reference, as it is reported: [`kl::MEASURE`].
     pub kl_reference: f64,
     pub is_outside: bool,
+    /// Nothing is learnt from it: neither divergence nor entropy of a token that is left out count, or a batch that is left
+    /// out whole would be trained by them alone.
+    pub is_masked: bool,
 }
 
 impl From<&TrainSettings> for PolicyLoss {
@@ -173,12 +176,15 @@ impl PolicyLoss {
             kl: token.sampled - logprob,
             kl_reference: 0.0,
             is_outside,
+            is_masked: weight == 0.0,
         };
         if let (Some(kl), Some(reference)) = (self.kl, token.reference) {
             let d = kl::log_ratio(logprob, reference);
             all.kl_reference = kl::value(kl::MEASURE, d);
-            all.loss += kl.coef * kl::value(kl.estimator, d);
-            all.slope += kl.coef * kl::slope(kl.estimator, d);
+            if !all.is_masked {
+                all.loss += kl.coef * kl::value(kl.estimator, d);
+                all.slope += kl.coef * kl::slope(kl.estimator, d);
+            }
         }
         all
     }

@@ -69,6 +69,10 @@ pub struct Summary {
     pub wall_s: f64,
     /// Batches trained on.
     pub steps: u64,
+    /// Batches from which nothing could be learnt: their gradient was 0 throughout.
+    pub idle_steps: u64,
+    /// Of these the last ones, in a row.
+    pub idle_in_a_row: u64,
     /// Action tokens trained on.
     pub tokens: usize,
     /// Largest `|log π_train − log π_rollout|` of an on-policy token; none without any.
@@ -129,7 +133,26 @@ impl Summary {
         }
     }
 
-    /// Takes in what the correction of a step masked. Says so if that was all.
+    /// Takes in whether a step had a gradient. Says so if it had none, ever more rarely while that goes on.
+    pub(crate) fn add_idle(&mut self, is_idle: bool, rows: usize) -> Option<String> {
+        self.idle_in_a_row = if is_idle { self.idle_in_a_row + 1 } else { 0 };
+        self.idle_steps += u64::from(is_idle);
+        if !self.idle_in_a_row.is_power_of_two() {
+            return None;
+        }
+        let why = match rows {
+            0 => "every rollout is truncated, which train.mask_truncated leaves out: nothing was learnt",
+            _ => {
+                "the gradient is 0, so nothing was learnt: the rewards of each prompt's rollouts are alike, or no token counts"
+            }
+        };
+        Some(match self.idle_in_a_row {
+            1 => why.to_owned(),
+            steps => format!("{why}, now in {steps} steps in a row"),
+        })
+    }
+
+    /// Takes in what the correction of a step masked. Says so if that was all, ever more rarely while that goes on.
     pub fn add_correction(&mut self, correction: Option<&Correction>, sums: &PolicySums) -> Option<String> {
         let masks = correction.is_some_and(|correction| correction.mode == CorrectionMode::Mask);
         let share = sums.outside as f64 / sums.units.max(1) as f64;
@@ -138,10 +161,14 @@ impl Summary {
             return None;
         }
         self.masked_in_a_row += 1;
-        Some(format!(
+        let note = format!(
             "{:.1}% of the batch is outside the band of algo.correction and was not learnt from",
             100.0 * share
-        ))
+        );
+        self.masked_in_a_row.is_power_of_two().then(|| match self.masked_in_a_row {
+            1 => note,
+            steps => format!("{note}, now in {steps} steps in a row"),
+        })
     }
 
     /// Takes in one step, the rewards it trained on, and the divergence that it saw, if there is any.

@@ -167,7 +167,7 @@ fn run<G: Generator>(
         None => String::new(),
     };
     let mut best = Best::open(run_dir.path(), keep_best, evaluation);
-    summary.best = best.kept();
+    let kept = best.kept();
     let mut eval = |run_dir: &mut RunDir,
                     learner: &mut Learner,
                     summary: &mut Summary|
@@ -189,6 +189,8 @@ fn run<G: Generator>(
         replayed = state.replay;
         publish(&mut learner, &driver, runtime)?;
     }
+    // What is there, whatever there was when the checkpoint was written.
+    summary.best = kept;
     let saved = (&settings.ckpt, &settings.model);
     let mut checkpoints = Checkpoints::new(run_dir.path(), saved, from.identity, summary.steps);
     if settings.train.eval_at_start && from.checkpoint.is_none() {
@@ -273,12 +275,6 @@ fn run<G: Generator>(
         if needs_old && steps_of_a_batch > 1 && !is_warming_up {
             remember(&mut rows, learner)?;
         }
-        if rows.is_empty() {
-            let note =
-                "every rollout is truncated, which train.mask_truncated leaves out: nothing was learnt";
-            progress.note(&format!("step {step}: {note}"));
-            run_dir.event(&format!("step {step}: {note}"))?;
-        }
         let mut sums = PolicySums::default();
         let mut update = Update::default();
         // None if all rollouts are masked, or a critic warms up: the weights stay as they are.
@@ -294,6 +290,8 @@ fn run<G: Generator>(
             // One without a gradient was no step.
             update = if next.grad_norm > 0.0 || update.grad_norm == 0.0 { next } else { update };
         }
+        let is_idle = update.grad_norm == 0.0 && !is_warming_up;
+        let idle = summary.add_idle(is_idle, rows.len());
         let of_others = beside.learn(&lessons, &said, &sums, is_warming_up)?;
         let train = clock.lap();
         if learner.version() > version {
@@ -334,7 +332,9 @@ fn run<G: Generator>(
         if sums.gap_max > bound || sums.gap_max.is_nan() {
             return Err(TrainError::LogprobGap { step, gap: sums.gap_max, bound });
         }
-        if let Some(note) = summary.add_correction(loss.correction.as_ref(), &sums) {
+        let masked = summary.add_correction(loss.correction.as_ref(), &sums);
+        // What is masked is why it is idle.
+        if let Some(note) = if summary.masked_in_a_row > 0 { masked } else { idle } {
             progress.note(&format!("step {step}: {note}"));
             run_dir.event(&format!("step {step}: {note}"))?;
         }

@@ -76,7 +76,7 @@ pub(crate) fn from(
     run_dir: &Path,
     identity: Identity,
     settings: &impl settings::Settings,
-    shapes: &BTreeMap<String, Vec<i64>>,
+    (shapes, has_critic): (&BTreeMap<String, Vec<i64>>, bool),
 ) -> Result<From, Stop> {
     let Some(load) = &ckpt.load else { return Ok(From { checkpoint: None, identity }) };
     let cannot = || format!("the run cannot go on from {}", load.display());
@@ -88,7 +88,7 @@ pub(crate) fn from(
     match &checkpoint {
         Some(checkpoint) => {
             let help = "go on with the same data and settings, or leave out ckpt.load to begin anew";
-            checkpoint.fits(shapes).or_user(cannot(), "go on with the model that it is of")?;
+            checkpoint.fits(shapes, has_critic).or_user(cannot(), "go on with the models that it is of")?;
             let differences = checkpoint.differences(&identity, settings).or_user(cannot(), help)?;
             eprintln!("resume    after step {}, from {}", checkpoint.step(), checkpoint.path().display());
             differences.iter().for_each(|line| eprintln!("changed   {line}"));

@@ -155,7 +155,7 @@ pub struct Algo {
     /// Whiten the advantages over the batch, with an estimator that asks for it.
     pub whiten: bool,
     /// The policy loss: ppo, gspo (one ratio per sequence), cispo (the weight of a token is bounded, never its gradient
-    /// cut), or importance (no bound).
+    /// cut), or importance (no bound); or a loss plugin: a name, name@version or a path to a .wasm file.
     pub loss: String,
     /// What a token's probability is compared with in the loss: sampled or old.
     pub importance: Importance,

@@ -135,6 +135,21 @@ impl TrainSettings {
                      reference.model",
                 );
             }
+            let reward = &self.reward;
+            let usual = super::Reward::default();
+            let of_scores = [
+                ("rollout.filter.by", self.rollout.filter.is_on()),
+                ("data.curriculum", self.data.curriculum.is_on()),
+                ("reward.lowest", reward.lowest != usual.lowest),
+                ("reward.clip_low", reward.clip_low.is_some()),
+                ("reward.clip_high", reward.clip_high.is_some()),
+                ("reward.overlong_penalty", reward.overlong_penalty.is_some()),
+            ];
+            for (key, _) in of_scores.into_iter().filter(|(_, is_set)| *is_set && !self.is_scored()) {
+                let sentence = "is set, and nothing scores the rollouts that teacher.model teaches by: name a reward plugin \
+                                with reward.name, or leave it out";
+                say(found, key, sentence);
+            }
             if self.eval.prompts.is_some() && !self.is_scored() {
                 say(
                     found,
@@ -143,7 +158,7 @@ impl TrainSettings {
                      without: name a reward plugin with reward.name, or leave it out",
                 );
             }
-        } else if self.distills() && !self.algo.kl.in_reward() {
+        } else if self.distills() && (!self.algo.kl.in_reward() || self.reference.model.is_none()) {
             say(
                 found,
                 "algo.estimator",

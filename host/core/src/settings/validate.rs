@@ -361,7 +361,11 @@ impl Ckpt {
         if let Some(gib) = self.keep_gib {
             number(found, "ckpt.keep_gib", gib, |gib| gib > 0.0, "above 0");
         }
-        let unused = [("ckpt.keep_gib", self.keep_gib.is_some()), ("ckpt.export", self.export)];
+        let unused = [
+            ("ckpt.keep", self.keep != Self::default().keep),
+            ("ckpt.keep_gib", self.keep_gib.is_some()),
+            ("ckpt.export", self.export),
+        ];
         for (key, _) in unused.into_iter().filter(|(_, set)| *set && self.every.is_none()) {
             say(found, key, "is set, so ckpt.every must say how often a checkpoint is written");
         }

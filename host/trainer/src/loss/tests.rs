@@ -297,17 +297,17 @@ fn short_and_long_sequences_weigh_as_the_aggregation_says() {
 }
 
 #[test]
-fn what_is_dropped_stays_in_the_denominator_and_keeps_its_divergence() {
+fn what_is_dropped_stays_in_the_denominator_and_nowhere_else() {
     let kl = Some(KlLoss { estimator: KlEstimator::K2, coef: 0.5 });
     let loss = PolicyLoss { kl, ..corrected(CorrectionLevel::Token, CorrectionMode::Mask, 0.5, 2.0) };
     let mut sequence = sure(&[0.0, 0.0], &[0.0, 50.0]);
     for token in &mut sequence {
         token.reference = Some(-0.4);
     }
-    // The second has a ratio of e^−50: no policy loss, but 0.5 · 0.4²/2 of divergence like the first.
+    // The second has a ratio of e^−50: neither a policy loss nor, like the first, 0.5 · 0.4²/2 of divergence.
     let found = run(&loss, &[sequence]);
-    close(&[found.loss], &[(-1.0 + 2.0 * 0.04) / 2.0]);
-    close(&found.slopes, &[(-1.0 + 0.2) / 2.0, 0.2 / 2.0]);
+    close(&[found.loss], &[(-1.0 + 0.04) / 2.0]);
+    close(&found.slopes, &[(-1.0 + 0.2) / 2.0, 0.0]);
     assert_eq!(found.outside, 1);
     // What is masked cannot spoil the rest.
     let weight =
@@ -389,6 +389,7 @@ fn definition(loss: &PolicyLoss, sequences: &[Vec<Token>]) -> (f64, Vec<f64>) {
         }
         Surrogate::Importance => -log_ratio.exp() * &advantages,
     };
+    let mut is_there = Tensor::ones_like(&old);
     if let Some(Correction { level, mode, low, high }) = loss.correction {
         let log_weight = &old - &sampled;
         let weight = log_weight.exp();
@@ -398,6 +399,9 @@ fn definition(loss: &PolicyLoss, sequences: &[Vec<Token>]) -> (f64, Vec<f64>) {
             _ => weight.copy(),
         };
         let inside = unit.ge(low).logical_and(&unit.le(high)).to_kind(Kind::Double);
+        if mode == CorrectionMode::Mask {
+            is_there = inside.copy();
+        }
         of_tokens *= match mode {
             CorrectionMode::Mask => weight * inside,
             CorrectionMode::Clip => weight.clamp(low, high),
@@ -407,6 +411,7 @@ fn definition(loss: &PolicyLoss, sequences: &[Vec<Token>]) -> (f64, Vec<f64>) {
     if let Some(kl) = loss.kl {
         let d = &logprobs - &reference;
         of_tokens += kl.coef
+            * is_there
             * match kl.estimator {
                 KlEstimator::K1 => d,
                 KlEstimator::K2 => &d * &d / 2.0,

@@ -199,7 +199,10 @@ fn a_step_of_which_all_is_outside_the_band_is_no_step() {
     let step = |learner: &mut Learner, high| {
         let correction =
             Correction { level: CorrectionLevel::Token, mode: CorrectionMode::Mask, low: 0.0, high };
-        let loss = PolicyLoss { correction: Some(correction), importance: Importance::Old, ..LOSS };
+        // Neither of which may train what is left out.
+        let kl = Some(KlLoss { estimator: KlEstimator::K2, coef: 0.5 });
+        let correction = Some(correction);
+        let loss = PolicyLoss { correction, importance: Importance::Old, entropy_coef: 0.3, kl, ..LOSS };
         let (sums, update) = learner.policy_step(&rows, &loss).expect("a step");
         let weights = flat(&learner.parameters().expect("alone"));
         (sums.outside == sums.units, update.grad_norm == 0.0, learner.version().0, weights)

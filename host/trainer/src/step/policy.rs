@@ -193,7 +193,8 @@ impl Learner {
             for ((target, &logprob), &entropy) in targets.iter().zip(&seen.scores).zip(&seen.entropies) {
                 let (row, weight) = (&rows[target.row], weights[target.row]);
                 let token = loss.token(&row.action(target.nth, logprob), &sequences[target.row]);
-                own.loss += weight * (token.loss - loss.entropy_coef * entropy);
+                let entropy_coef = if token.is_masked { 0.0 } else { loss.entropy_coef };
+                own.loss += weight * (token.loss - entropy_coef * entropy);
                 own.clipped += f64::from(u8::from(token.policy.is_clipped));
                 own.dual_clipped += f64::from(u8::from(token.policy.is_dual_clipped));
                 own.advantage += f64::from(row.advantages[target.nth]);
@@ -204,7 +205,7 @@ impl Learner {
                 // A sequence is outside with all of its tokens: it counts with its first.
                 own.outside += usize::from(token.is_outside && (!by_sequence || target.nth == 0));
                 by_score.push(weight * token.slope);
-                by_entropy.push(-weight * loss.entropy_coef);
+                by_entropy.push(-weight * entropy_coef);
                 let action = row.segment.actions()[target.nth];
                 if action.version == version {
                     let gap = (logprob - f64::from(action.logprob)).abs();

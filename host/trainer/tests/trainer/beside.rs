@@ -5,7 +5,7 @@ use crate::scripted::{Scripted, far};
 use molt_core::ids::WeightVersion;
 use molt_core::settings::{Generator as GeneratorSettings, KlIn, Optim, TrainSettings};
 use molt_generator::Engine;
-use molt_model::{Chat, Config, Decoder};
+use molt_model::{Chat, Config, Decoder, Weights};
 use molt_observe::read_metrics;
 use molt_trainer::TrainError;
 use molt_trainer::checkpoint::{Checkpoint, From};
@@ -219,16 +219,18 @@ fn a_checkpoint_without_a_critic_is_of_another_run() {
     settings.ckpt.every = Some(2);
     settings.train.max_steps = Some(2);
     let first = script(settings.clone(), &dir.path().join("first"));
-    let checkpoint = Checkpoint::find(&first).unwrap().checkpoint;
-    let from = From { checkpoint, ..From::default() };
+    let checkpoint = Checkpoint::find(&first).unwrap().checkpoint.unwrap();
+    let weights = Weights::open(&model).unwrap();
+    checkpoint.fits(weights.shapes(), false).unwrap();
+    let error = checkpoint.fits(weights.shapes(), true).unwrap_err().to_string();
+    assert!(error.contains("it has no critic, and this run trains one: take an algo.estimator"), "{error}");
     settings.algo.estimator = "gae".into();
-    settings.train.max_steps = Some(4);
-    let stop = CancellationToken::new();
-    let place = dir.path().join("second");
-    let (result, _) = run_from(from, settings, Scripted::new(0), (prompts(40, "7"), None), (&place, &stop));
-    let error = result.unwrap_err();
-    assert!(matches!(error, TrainError::Checkpoint { .. }));
-    assert!(error.to_string().contains("it has no critic, and this run trains one"), "{error}");
+    settings.train.max_steps = Some(2);
+    let with_critic = script(settings.clone(), &dir.path().join("with-critic"));
+    let checkpoint = Checkpoint::find(&with_critic).unwrap().checkpoint.unwrap();
+    checkpoint.fits(weights.shapes(), true).unwrap();
+    let error = checkpoint.fits(weights.shapes(), false).unwrap_err().to_string();
+    assert!(error.contains("it has a critic, and this run trains none: take an algo.estimator"), "{error}");
 }
 
 /// A larger model that likes some tokens much better than others.

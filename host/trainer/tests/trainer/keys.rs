@@ -51,9 +51,9 @@ const ALL_OUTSIDE: Given = &[
 const KL: Given = &[("algo.kl.coef", "0.1")];
 const KL_REINFORCE: Given = &[("algo.kl.coef", "0.1"), ("algo.estimator", "reinforce")];
 const KL_TARGET: Given = &[("algo.kl.coef", "0.1"), ("algo.kl.target", "1e-9")];
-/// All that a teacher implies, since the settings of these runs are all given; without one the policy is its own.
-const DISTILL: Given =
-    &[("algo.estimator", "on-policy-distill"), ("algo.kl.coef", "1"), ("algo.kl.in", "reward")];
+/// What a teacher implies of the divergence, since the settings of these runs are all given, with an estimator that takes it from
+/// a reference too.
+const DISTILL: Given = &[("algo.estimator", "reinforce"), ("algo.kl.coef", "1"), ("algo.kl.in", "reward")];
 const GAE: Given = &[("algo.estimator", "gae"), ("critic.optim.lr", "1e-2")];
 const GAE_TWICE: Given = &[("algo.estimator", "gae"), ("critic.optim.lr", "1e-2"), ("critic.passes", "2")];
 const GAE_LINEAR: Given = &[("algo.estimator", "gae"), ("critic.optim.schedule", "linear")];

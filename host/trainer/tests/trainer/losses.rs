@@ -108,8 +108,8 @@ fn a_loss_goes_with_what_corrects_for_older_weights() {
     settings.replay.groups_per_batch = 0;
     check(&settings, "old-clip").unwrap();
 
-    settings.algo.importance = Importance::Old;
-    check(&settings, "ppo-clip").unwrap();
+    settings.train.epochs_per_batch = 2;
+    check(&settings, "old-clip").unwrap();
     settings.algo.correction.level = CorrectionLevel::Token;
     settings.train.async_queue_size = 1;
     check(&settings, "old-clip").unwrap();

@@ -369,7 +369,10 @@ fn batches_of_equal_rewards_are_no_steps() {
         }
         let all_right = Ruled::new(|_, _| (true, true));
         let (result, run, rows) = go(settings.clone(), &all_right, None, &run_dir);
-        assert_eq!((result.unwrap().steps, rows.len()), (2, 2));
+        let summary = result.unwrap();
+        assert_eq!((summary.steps, summary.idle_steps, rows.len()), (2, 2, 2));
+        let log = std::fs::read_to_string(run.join("run.log")).unwrap();
+        assert!(log.contains("step 1: the gradient is 0, so nothing was learnt"), "{log}");
         assert!(all_right.published.lock().unwrap().is_empty() && weights(&run) == start);
         for row in &rows {
             assert_eq!((row.values["train/grad_norm"], row.values["rollout/staleness_max"]), (0.0, 0.0));
@@ -432,10 +435,16 @@ fn a_run_that_masks_everything_warns_and_then_stops() {
     assert!(weights(&run) == std::fs::read(model.join("model.safetensors")).unwrap(), "nothing was learnt");
     // Without a bound it goes on, and warns.
     settings.algo.correction.max_masked_batches = None;
-    settings.train.max_steps = Some(3);
+    settings.train.max_steps = Some(4);
     let (result, run, _) = go(settings, &Ruled::new(by_seed), None, &dir.path().join("goes-on"));
-    assert_eq!(result.unwrap().masked_in_a_row, 3);
-    assert!(std::fs::read_to_string(run.join("run.log")).unwrap().contains("step 3: 100.0% of the batch"));
+    let summary = result.unwrap();
+    assert_eq!((summary.masked_in_a_row, summary.idle_steps), (4, 4));
+    let log = std::fs::read_to_string(run.join("run.log")).unwrap();
+    assert!(log.contains("step 4: 100.0% of the batch") && log.contains("now in 4 steps in a row"), "{log}");
+    assert!(
+        !log.contains("step 3:") && !log.contains("alike"),
+        "ever more rarely, and for one reason: {log}"
+    );
 }
 
 /// The table of a section of ARCHITECTURE.md: names, in which a word in capitals stands for any.

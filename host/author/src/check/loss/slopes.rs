@@ -46,7 +46,7 @@ pub(super) async fn check(loss: &Loss, batches: &[(&str, LossBatch)], findings: 
         return;
     }
     let (mut compared, mut unclear) = (0, 0);
-    let (mut other, mut failed) = (Vec::new(), Vec::new());
+    let (mut other, mut failed, mut opposite) = (Vec::new(), Vec::new(), 0);
     for (name, batch) in batches {
         let tokens = match compare(batch, async |batch: &LossBatch| loss.compute(batch).await).await {
             Ok(tokens) => tokens,
@@ -62,6 +62,7 @@ pub(super) async fn check(loss: &Loss, batches: &[(&str, LossBatch)], findings: 
                 Seen::Same => compared += 1,
                 Seen::Other(due) => {
                     compared += 1;
+                    opposite += usize::from(slope * due < 0.0);
                     let (slope, due) = (short(slope), short(due));
                     other.push(format!("{name}: token {at} has slope {slope}; by differences it is {due}"));
                 }
@@ -85,9 +86,15 @@ pub(super) async fn check(loss: &Loss, batches: &[(&str, LossBatch)], findings: 
         differ => {
             other.truncate(SHOWN);
             other.push(format!("{differ} of {compared} tokens differ{left}"));
+            let all = other.join("\n");
+            if opposite == differ {
+                // No factor that is held constant turns every sign.
+                let help = "a slope is the derivative of the loss, and what is minimised goes against it: turn the sign";
+                return findings.failed(CHECK, format!("{all}\nall of these have the opposite sign"), help);
+            }
             findings.warned(
                 CHECK,
-                other.join("\n"),
+                all,
                 "a slope is the derivative of the sum of all losses by the token's log π: mend it, \
                  unless a factor is meant to have no gradient, as in CISPO",
             );

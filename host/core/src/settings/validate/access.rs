@@ -136,6 +136,9 @@ impl Judge {
     pub(super) fn check(&self, found: &mut Found, plugins: &Plugins) {
         match &self.url {
             None => {
+                if !self.model.is_empty() {
+                    say(found, "judge.model", "is set, and does nothing without judge.url: say where it is");
+                }
                 let asks = |grants: &Grants| grants.model == Some(GrantedModel::Judge);
                 if let Some((plugin, _)) = plugins.grant.iter().find(|(_, grants)| asks(grants)) {
                     let sentence = "is judge, but there is none: judge.url says where it is";

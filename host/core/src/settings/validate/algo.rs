@@ -11,7 +11,12 @@ impl Algo {
         number(found, "algo.entropy_coef", self.entropy_coef, |_| true, "a finite number");
         self.correction.check(found);
         self.kl.check(found);
-        if self.correction.level != CorrectionLevel::Off && self.importance == Importance::Sampled {
+        // What a plugin compares with it is asked itself.
+        let is_native = self.native_loss().is_some();
+        if is_native
+            && self.correction.level != CorrectionLevel::Off
+            && self.importance == Importance::Sampled
+        {
             let sentence = "is set, but algo.importance sampled corrects already, and twice would be wrong: use \
                             algo.importance old with it";
             say(found, "algo.correction.level", sentence);

@@ -239,6 +239,20 @@ fn each_rule_refuses_what_it_is_for() {
             &[("algo.estimator", "on-policy-distill@0.2")],
             "algo.estimator is on-policy-distill@0.2, which learns",
         ),
+        (
+            &[("algo.estimator", "on-policy-distill"), ("algo.kl.coef", "1"), ("algo.kl.in", "reward")],
+            "algo.estimator is on-policy-distill, which learns from a teacher alone",
+        ),
+        (
+            &[("reward.name", ""), ("teacher.model", "t"), ("rollout.filter.by", "pass_rate")],
+            "rollout.filter.by is set, and nothing scores the rollouts",
+        ),
+        (
+            &[("reward.name", ""), ("teacher.model", "t"), ("reward.clip_low", "0")],
+            "reward.clip_low is set, and nothing scores the rollouts",
+        ),
+        (&[("judge.model", "m")], "judge.model is set, and does nothing without judge.url"),
+        (&[("ckpt.keep", "5")], "ckpt.keep is set, so ckpt.every must say"),
         (&[("critic.clip", "-1")], "critic.clip is -1, but must be at least 0"),
         (&[("critic.passes", "0")], "critic.passes is 0, but at least 1"),
         (&[("critic.steps_per_batch", "0")], "critic.steps_per_batch is 0, but at least 1"),
