@@ -106,6 +106,20 @@ fn told<T>(found: Result<T, Failure>, info: &Info, compare: impl FnOnce(&T) -> V
     found.map_or_else(|problem| vec![failure::told(&problem, info)], |found| compare(&found))
 }
 
+/// As [`told`], of what may be expected to fail with some text.
+fn told_or_failed<T>(
+    found: Result<T, Failure>,
+    expected: &Option<String>,
+    info: &Info,
+    compare: impl FnOnce(&T) -> Vec<String>,
+) -> Vec<String> {
+    match (found, expected) {
+        (Ok(_), Some(expected)) => vec![format!("expected a failure with {expected:?}, found none")],
+        (Err(problem), Some(expected)) if problem.to_string().contains(expected) => Vec::new(),
+        (found, _) => told(found, info, compare),
+    }
+}
+
 async fn group(reward: &Reward, case: &GroupCase) -> Vec<String> {
     let samples = case.samples();
     if samples.len() != case.expect.len() {
@@ -171,12 +185,10 @@ async fn estimate(estimator: &Estimator, case: EstimatorCase) -> Vec<String> {
         Ok(batch) => batch,
         Err(problem) => return vec![problem],
     };
-    match (estimator.estimate(&batch).await, &case.expect.failure) {
-        (Ok(found), None) => compare_estimate(&case.expect, &batch, &found, case.tolerance),
-        (Ok(_), Some(expected)) => vec![format!("expected a failure with {expected:?}, found none")],
-        (Err(problem), Some(expected)) if problem.to_string().contains(expected) => Vec::new(),
-        (Err(problem), _) => vec![failure::told(&problem, estimator.info())],
-    }
+    let found = estimator.estimate(&batch).await;
+    told_or_failed(found, &case.expect.failure, estimator.info(), |found| {
+        compare_estimate(&case.expect, &batch, found, case.tolerance)
+    })
 }
 
 async fn step(loss: &Loss, case: LossCase) -> Vec<String> {
@@ -184,12 +196,10 @@ async fn step(loss: &Loss, case: LossCase) -> Vec<String> {
         Ok(batch) => batch,
         Err(problem) => return vec![problem],
     };
-    match (loss.compute(&batch).await, &case.expect.failure) {
-        (Ok(found), None) => compare_losses(&case.expect, &found, case.tolerance),
-        (Ok(_), Some(expected)) => vec![format!("expected a failure with {expected:?}, found none")],
-        (Err(problem), Some(expected)) if problem.to_string().contains(expected) => Vec::new(),
-        (Err(problem), _) => vec![failure::told(&problem, loss.info())],
-    }
+    let found = loss.compute(&batch).await;
+    told_or_failed(found, &case.expect.failure, loss.info(), |found| {
+        compare_losses(&case.expect, found, case.tolerance)
+    })
 }
 
 async fn session(interpreter: &Interpreter, case: &InterpreterCase) -> Vec<String> {

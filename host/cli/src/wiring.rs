@@ -141,15 +141,13 @@ pub(crate) fn prompts(
          data.label_key name the columns",
     )?;
     // The usual column may be missing: not every reward and agent wants a label.
-    if label_key != EvalData::default().label_key && prompts.rows.iter().all(|row| row.label.is_none()) {
+    if label_key != EvalData::default().label_key && has_no_label(&prompts) {
         let error =
             format!("{}: data.label_key is {label_key}, and no row has a value in that column", unusable());
-        let has: Vec<&str> = prompts.rows[0].fields.iter().map(|(name, _)| name.as_str()).collect();
-        let help = match has[..] {
-            [] => "leave data.label_key out if there are no expected answers".to_owned(),
-            _ => format!(
-                "leave data.label_key out if there are no expected answers, or name one of the columns that the first row has: {}",
-                has.join(", ")
+        let help = match first_columns(&prompts) {
+            None => "leave data.label_key out if there are no expected answers".to_owned(),
+            Some(has) => format!(
+                "leave data.label_key out if there are no expected answers, or name one of the columns that the first row has: {has}"
             ),
         };
         return Err(Stop::user(error, help));
@@ -157,13 +155,20 @@ pub(crate) fn prompts(
     Ok(prompts)
 }
 
+fn has_no_label(prompts: &Prompts) -> bool {
+    prompts.rows.iter().all(|row| row.label.is_none())
+}
+
+/// The columns of the first row beside its prompt and label, if it has any.
+fn first_columns(prompts: &Prompts) -> Option<String> {
+    let names: Vec<&str> = prompts.rows.first()?.fields.iter().map(|(name, _)| name.as_str()).collect();
+    (!names.is_empty()).then(|| names.join(", "))
+}
+
 /// Says so if no prompt has a label: most rewards compare with one.
 pub(crate) fn note_labels(prompts: &Prompts, label_key: &str) {
-    if prompts.rows.iter().all(|row| row.label.is_none()) {
-        let has: Vec<&str> =
-            prompts.rows.iter().take(1).flat_map(|row| &row.fields).map(|(name, _)| name.as_str()).collect();
-        let has =
-            if has.is_empty() { String::new() } else { format!("; the first row has {}", has.join(", ")) };
+    if has_no_label(prompts) {
+        let has = first_columns(prompts).map_or_else(String::new, |has| format!("; the first row has {has}"));
         eprintln!(
             "warning: no row has an expected answer in a column {label_key}, and most rewards need one: \
              data.label_key names the column{has}"

@@ -5,6 +5,7 @@ use crate::ids::{GroupId, RolloutId};
 use crate::trajectory::Trajectory;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 /// The end of one rollout.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -62,6 +63,15 @@ impl DropReason {
             DropReason::Plugin(kind) => kind,
         }
     }
+}
+
+/// How many rollouts were dropped for each reason, by its label.
+pub fn by_reason(dropped: &[Dropped]) -> BTreeMap<String, u64> {
+    let mut counts = BTreeMap::new();
+    for drop in dropped {
+        *counts.entry(drop.reason.label().to_owned()).or_default() += 1;
+    }
+    counts
 }
 
 /// All rollouts of one dispatched prompt, in member order.

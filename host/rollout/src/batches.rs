@@ -8,7 +8,7 @@ use crate::pool;
 use crate::prompts::Prompts;
 use molt_core::ids::{GroupId, WeightVersion};
 use molt_core::ledger::Ledger;
-use molt_core::outcome::{DropReason, Dropped, Group, Outcome};
+use molt_core::outcome::{DropReason, Dropped, Group, Outcome, by_reason};
 use molt_core::settings::Curriculum;
 use molt_core::window::{ErrorLimit, ErrorWindow};
 use molt_generator::Generator;
@@ -302,11 +302,7 @@ impl Book {
         if self.unusable <= self.most_unusable {
             return Ok(None);
         }
-        let mut dropped = BTreeMap::new();
-        for drop in &self.dropped {
-            *dropped.entry(drop.reason.label().to_owned()).or_default() += 1;
-        }
-        Err(RolloutError::Barren { groups: self.unusable, dropped })
+        Err(RolloutError::Barren { groups: self.unusable, dropped: by_reason(&self.dropped) })
     }
 
     /// Drops what is left of a group.

@@ -135,6 +135,7 @@ fn rows<'a>(groups: &'a [Group], advantages: &[f32]) -> Vec<PolicyRow<'a>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::step::tests::trajectory;
     use crate::step::tests::{config, rebuilt};
     use molt_core::chat::Task;
     use molt_core::ids::{GroupId, RolloutId, WeightVersion};
@@ -143,7 +144,6 @@ mod tests {
     use molt_core::trajectory::{Sampled, Segment};
     use molt_sandbox::{Parameter, ParameterKind};
     use proptest::prelude::*;
-    use std::collections::BTreeMap;
 
     fn task() -> Task {
         Task { id: "1".into(), messages: Vec::new(), label: None, fields: Vec::new() }
@@ -166,17 +166,8 @@ mod tests {
         let segments: Vec<Segment> = segments.iter().map(&mut segment).collect();
         let mut turn_rewards = vec![0.25; turn as usize];
         turn_rewards[turn as usize - 1] = reward.value(0.0) - 0.25 * f64::from(turn - 1);
-        Outcome::Finished(Box::new(Trajectory {
-            rollout: RolloutId { group: GroupId(group), member },
-            task: task(),
-            segments,
-            messages: Vec::new(),
-            completion: String::new(),
-            truncated: false,
-            reward,
-            turn_rewards,
-            metrics: BTreeMap::new(),
-        }))
+        let bare = trajectory(RolloutId { group: GroupId(group), member }, &task(), segments, reward);
+        Outcome::Finished(Box::new(Trajectory { turn_rewards, ..bare }))
     }
 
     fn dropped(group: u64, member: u32) -> Outcome {

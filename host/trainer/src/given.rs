@@ -19,8 +19,9 @@ use tokio::runtime::Handle;
 /// # Errors
 /// What does not go together, or how the plugin failed.
 pub async fn check_loss(settings: &TrainSettings, plugin: &Loss) -> Result<(), TrainError> {
-    let looks_at_sampled = changes(plugin, |batch| &mut batch.sampled).await?;
-    let looks_at_old = changes(plugin, |batch| &mut batch.old).await?;
+    let first = try_out(plugin, &probe()).await?;
+    let looks_at_sampled = changes(plugin, &first, |batch| &mut batch.sampled).await?;
+    let looks_at_old = changes(plugin, &first, |batch| &mut batch.old).await?;
     let TrainSettings { algo, train, .. } = settings;
     let loss = || algo.loss.clone();
     let is_corrected = algo.correction.level != CorrectionLevel::Off;
@@ -38,17 +39,23 @@ pub async fn check_loss(settings: &TrainSettings, plugin: &Loss) -> Result<(), T
     Ok(())
 }
 
-/// Whether what the plugin makes of a made-up step changes with these of its log-probabilities.
-async fn changes(plugin: &Loss, of: impl Fn(&mut LossBatch) -> &mut Vec<f32>) -> Result<bool, TrainError> {
-    let failed = |failure: Failure| TrainError::LossProbe { source: Box::new(failure) };
-    let first = plugin.compute(&probe()).await.map_err(failed)?;
+async fn try_out(plugin: &Loss, batch: &LossBatch) -> Result<Losses, TrainError> {
+    plugin.compute(batch).await.map_err(|failure| TrainError::LossProbe { source: Box::new(failure) })
+}
+
+/// Whether the plugin's answer to the made-up step, the `first`, changes with these of its log-probabilities.
+async fn changes(
+    plugin: &Loss,
+    first: &Losses,
+    of: impl Fn(&mut LossBatch) -> &mut Vec<f32>,
+) -> Result<bool, TrainError> {
     for shift in [0.3, -0.3, 3.0, -3.0] {
         let mut batch = probe();
         for (nth, logprob) in of(&mut batch).iter_mut().enumerate() {
             // No probability is above 1.
             *logprob = (*logprob - shift * sign(nth / 2)).min(-0.01);
         }
-        if plugin.compute(&batch).await.map_err(failed)? != first {
+        if try_out(plugin, &batch).await? != *first {
             return Ok(true);
         }
     }

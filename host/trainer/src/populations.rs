@@ -5,7 +5,7 @@ use crate::advantage::finished;
 use crate::report::Metrics;
 use crate::shape::{Shaped, turn_lengths};
 use molt_core::ids::WeightVersion;
-use molt_core::outcome::{Dropped, Group};
+use molt_core::outcome::{Dropped, Group, by_reason};
 use molt_core::trajectory::Trajectory;
 use molt_rollout::{Buckets, Census, source};
 use std::collections::BTreeMap;
@@ -69,9 +69,8 @@ pub(crate) fn dropped(dropped: &[Dropped]) -> Metrics {
     let failed = dropped.iter().filter(|dropped| dropped.reason.is_failure()).count();
     let mut metrics =
         some([("rollout/dropped", Some(dropped.len() as f64)), ("rollout/failed", Some(failed as f64))]);
-    for drop in dropped {
-        *metrics.entry(format!("dropped/{}", drop.reason.label())).or_default() += 1.0;
-    }
+    let reasons = by_reason(dropped).into_iter();
+    metrics.extend(reasons.map(|(reason, count)| (format!("dropped/{reason}"), count as f64)));
     metrics
 }
 
@@ -194,6 +193,7 @@ fn some<const N: usize>(metrics: [(&str, Option<f64>); N]) -> Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::step::tests::trajectory;
     use molt_core::chat::Task;
     use molt_core::ids::{GroupId, RolloutId};
     use molt_core::outcome::{DropReason, Outcome};
@@ -209,17 +209,11 @@ mod tests {
                 segment.push_turn(turn, &vec![sampled; length]);
                 segment.push_context(&[3]);
             }
-            Outcome::Finished(Box::new(Trajectory {
-                rollout: RolloutId { group: GroupId(id), member },
-                task: task.clone(),
-                segments: vec![segment],
-                messages: Vec::new(),
-                completion: String::new(),
-                truncated: false,
-                reward: Reward::Scored { value: *reward, solved: *reward >= 1.0 },
-                turn_rewards: vec![0.0; turns.len()],
-                metrics: BTreeMap::new(),
-            }))
+            let rollout = RolloutId { group: GroupId(id), member };
+            let reward = Reward::Scored { value: *reward, solved: *reward >= 1.0 };
+            let turn_rewards = vec![0.0; turns.len()];
+            let bare = trajectory(rollout, &task, vec![segment], reward);
+            Outcome::Finished(Box::new(Trajectory { turn_rewards, ..bare }))
         };
         let outcomes = (0..).zip(rollouts).map(finished).collect();
         Group { id: GroupId(id), task: task.clone(), outcomes }

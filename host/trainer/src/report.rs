@@ -10,7 +10,7 @@ use crate::populations;
 use crate::shape::Shaped;
 use crate::step::{PolicyRow, PolicySums};
 use molt_core::ids::WeightVersion;
-use molt_core::outcome::{Dropped, Group};
+use molt_core::outcome::{Dropped, Group, by_reason};
 use molt_core::settings::CorrectionMode;
 use molt_core::trajectory::{Reward, Trajectory};
 use molt_rollout::{Buckets, Census, readable};
@@ -128,8 +128,8 @@ impl Summary {
 
     /// Counts rollouts that were dropped.
     pub fn add_dropped(&mut self, dropped: &[Dropped]) {
-        for drop in dropped {
-            *self.dropped.entry(drop.reason.label().to_owned()).or_default() += 1;
+        for (reason, count) in by_reason(dropped) {
+            *self.dropped.entry(reason).or_default() += count;
         }
     }
 
@@ -137,19 +137,13 @@ impl Summary {
     pub(crate) fn add_idle(&mut self, is_idle: bool, rows: usize) -> Option<String> {
         self.idle_in_a_row = if is_idle { self.idle_in_a_row + 1 } else { 0 };
         self.idle_steps += u64::from(is_idle);
-        if !self.idle_in_a_row.is_power_of_two() {
-            return None;
-        }
         let why = match rows {
             0 => "every rollout is truncated, which train.mask_truncated leaves out: nothing was learnt",
             _ => {
                 "the gradient is 0, so nothing was learnt: the rewards of each prompt's rollouts are alike, or no token counts"
             }
         };
-        Some(match self.idle_in_a_row {
-            1 => why.to_owned(),
-            steps => format!("{why}, now in {steps} steps in a row"),
-        })
+        rarely(why.to_owned(), self.idle_in_a_row)
     }
 
     /// Takes in what the correction of a step masked. Says so if that was all, ever more rarely while that goes on.
@@ -165,10 +159,7 @@ impl Summary {
             "{:.1}% of the batch is outside the band of algo.correction and was not learnt from",
             100.0 * share
         );
-        self.masked_in_a_row.is_power_of_two().then(|| match self.masked_in_a_row {
-            1 => note,
-            steps => format!("{note}, now in {steps} steps in a row"),
-        })
+        rarely(note, self.masked_in_a_row)
     }
 
     /// Takes in one step, the rewards it trained on, and the divergence that it saw, if there is any.
@@ -188,6 +179,14 @@ impl Summary {
 
 /// With this share of a batch outside the band of its correction, nothing is learnt from it.
 const ALL_MASKED: f64 = 0.999;
+
+/// What is said of so many steps in a row: of the first, the second, the fourth, and so on.
+fn rarely(note: String, in_a_row: u64) -> Option<String> {
+    in_a_row.is_power_of_two().then(|| match in_a_row {
+        1 => note,
+        steps => format!("{note}, now in {steps} steps in a row"),
+    })
+}
 
 /// The means of the first tenth of the steps, and of the last.
 fn tenths(steps: &[(f64, usize)]) -> (Option<f64>, Option<f64>) {

@@ -135,11 +135,11 @@ mod tests {
     use super::*;
     use crate::beside::Said;
     use crate::step::PolicyRow;
+    use crate::step::tests::trajectory;
     use molt_core::chat::Task;
     use molt_core::ids::{GroupId, RolloutId, WeightVersion};
     use molt_core::sampling::Sampling;
     use molt_core::trajectory::{Sampled, Segment};
-    use std::collections::BTreeMap;
 
     /// A rollout with a prompt of 4 tokens and turns of these lengths, 3 tokens of the environment between.
     fn rollout(reward: Reward, turns: &[usize], truncated: bool) -> Outcome {
@@ -153,17 +153,9 @@ mod tests {
         }
         let mut turn_rewards = vec![0.25; turns.len()];
         turn_rewards[turns.len() - 1] = reward.value(0.0) - 0.25 * (turns.len() - 1) as f64;
-        Outcome::Finished(Box::new(Trajectory {
-            rollout: RolloutId { group: GroupId(0), member: 0 },
-            task: task(),
-            segments: vec![segment],
-            messages: Vec::new(),
-            completion: String::new(),
-            truncated,
-            reward,
-            turn_rewards,
-            metrics: BTreeMap::new(),
-        }))
+        let rollout = RolloutId { group: GroupId(0), member: 0 };
+        let bare = trajectory(rollout, &task(), vec![segment], reward);
+        Outcome::Finished(Box::new(Trajectory { truncated, turn_rewards, ..bare }))
     }
 
     fn task() -> Task {

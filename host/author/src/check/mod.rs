@@ -40,40 +40,29 @@ struct Finding {
     help: String,
 }
 
+impl Finding {
+    /// One that is good.
+    fn new(check: &str, detail: impl Into<String>, help: &str) -> Self {
+        Self { check: check.into(), ok: true, warning: false, detail: detail.into(), help: help.into() }
+    }
+}
+
 /// What all checks found, in order.
 #[derive(Debug, Default)]
 struct Findings(Vec<Finding>);
 
 impl Findings {
     fn ok(&mut self, check: &str, detail: impl Into<String>) {
-        self.0.push(Finding {
-            check: check.into(),
-            ok: true,
-            warning: false,
-            detail: detail.into(),
-            help: String::new(),
-        });
+        self.0.push(Finding::new(check, detail, ""));
     }
 
     fn failed(&mut self, check: &str, detail: impl Into<String>, help: &str) {
-        self.0.push(Finding {
-            check: check.into(),
-            ok: false,
-            warning: false,
-            detail: detail.into(),
-            help: help.into(),
-        });
+        self.0.push(Finding { ok: false, ..Finding::new(check, detail, help) });
     }
 
     /// What breaks no contract, and is a mistake more often than not.
     fn warned(&mut self, check: &str, detail: impl Into<String>, help: &str) {
-        self.0.push(Finding {
-            check: check.into(),
-            ok: true,
-            warning: true,
-            detail: detail.into(),
-            help: help.into(),
-        });
+        self.0.push(Finding { warning: true, ..Finding::new(check, detail, help) });
     }
 
     /// One finding for many trials: the first problem, or how it is if there is none.

@@ -1,6 +1,7 @@
 //! Metrics, the line and the summary.
 
 use super::*;
+use crate::step::tests::trajectory;
 use molt_core::chat::Task;
 use molt_core::ids::{GroupId, RolloutId};
 use molt_core::outcome::{DropReason, Outcome};
@@ -14,19 +15,15 @@ fn group(id: u64, rollouts: &[(Reward, usize, u64)]) -> Group {
         let sampled = Sampled { token: 2, logprob: -1.0, version: WeightVersion(*version) };
         let mut segment = Segment::new(vec![1]);
         segment.push_turn(0, &vec![sampled; *length]);
+        let rollout = RolloutId { group: GroupId(id), member };
         Outcome::Finished(Box::new(Trajectory {
-            rollout: RolloutId { group: GroupId(id), member },
-            task: task.clone(),
-            segments: vec![segment],
-            messages: Vec::new(),
-            completion: String::new(),
             truncated: *length > 3,
-            reward: reward.clone(),
             turn_rewards: vec![reward.value(0.0)],
             metrics: BTreeMap::from([
                 ("lines".to_owned(), *length as f64),
                 ("reward/math".to_owned(), 2.0 * *length as f64),
             ]),
+            ..trajectory(rollout, &task, vec![segment], reward.clone())
         }))
     };
     let outcomes = (0..).zip(rollouts).map(finished).collect();

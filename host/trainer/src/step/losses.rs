@@ -4,7 +4,7 @@ use super::pass::MicroBatch;
 use super::ranks::{flat, own, ranks, together, with_store};
 use super::tests::{
     LOSS, alone, config, decoder, gradient, layout, of_kind, optim, rebuilt, relative_difference, segment,
-    shapes,
+    shapes, trajectory,
 };
 use super::*;
 use crate::loss::correction::Correction;
@@ -22,7 +22,6 @@ use molt_core::trajectory::{Reward, Segment, Trajectory};
 use molt_model::Weights;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
-use std::collections::BTreeMap;
 use tch::Kind;
 
 /// Rows of which everything is known; if not, nothing of the weights that training on their batch began with.
@@ -155,17 +154,10 @@ proptest! {
 fn truncated(segments: &[(Segment, Vec<f32>)], is_truncated: impl Fn(usize) -> bool) -> Group {
     let task = Task { id: "1".into(), messages: Vec::new(), label: None, fields: Vec::new() };
     let rollout = |(nth, (segment, _)): (usize, &(Segment, Vec<f32>))| {
-        Outcome::Finished(Box::new(Trajectory {
-            rollout: RolloutId { group: GroupId(0), member: nth as u32 },
-            task: task.clone(),
-            segments: vec![segment.clone()],
-            messages: Vec::new(),
-            completion: String::new(),
-            truncated: is_truncated(nth),
-            reward: Reward::Scored { value: 0.0, solved: false },
-            turn_rewards: Vec::new(),
-            metrics: BTreeMap::new(),
-        }))
+        let rollout = RolloutId { group: GroupId(0), member: nth as u32 };
+        let reward = Reward::Scored { value: 0.0, solved: false };
+        let bare = trajectory(rollout, &task, vec![segment.clone()], reward);
+        Outcome::Finished(Box::new(Trajectory { truncated: is_truncated(nth), ..bare }))
     };
     let outcomes = segments.iter().enumerate().map(rollout).collect();
     Group { id: GroupId(0), task: task.clone(), outcomes }

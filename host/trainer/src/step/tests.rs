@@ -2,11 +2,14 @@ use super::*;
 use crate::loss::PolicyLoss;
 use crate::loss::surrogate::Surrogate;
 use crate::optim::Parameter;
+use molt_core::chat::Task;
+use molt_core::ids::RolloutId;
 use molt_core::settings::{Aggregation, Importance, Optim};
-use molt_core::trajectory::{Sampled, Segment};
+use molt_core::trajectory::{Reward, Sampled, Segment, Trajectory};
 use molt_model::{Config, Decoder, Weights};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestCaseError};
+use std::collections::BTreeMap;
 use tch::Kind;
 
 const VOCABULARY: u32 = 61;
@@ -52,6 +55,26 @@ pub(super) fn converted(decoder: Decoder, kind: Kind) -> Decoder {
 
 pub(crate) fn layout(max_tokens_per_rank: usize) -> Layout {
     Layout::new(max_tokens_per_rank, &Fsdp::default())
+}
+
+/// A finished rollout with this reward, of which nothing else is known.
+pub(crate) fn trajectory(
+    rollout: RolloutId,
+    task: &Task,
+    segments: Vec<Segment>,
+    reward: Reward,
+) -> Trajectory {
+    Trajectory {
+        rollout,
+        task: task.clone(),
+        segments,
+        messages: Vec::new(),
+        completion: String::new(),
+        truncated: false,
+        reward,
+        turn_rewards: Vec::new(),
+        metrics: BTreeMap::new(),
+    }
 }
 
 pub(super) fn optim() -> Optim {
